@@ -1,0 +1,97 @@
+package local
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Mount is one Canopy mount of this machine.
+type Mount struct {
+	Dir    string // mount point, absolute
+	Source string // what was mounted, e.g. "canopy:1a2b" or "host:port:/sub"
+	Subdir string // path in the namespace that the mount shows, "/" for all
+}
+
+// FSType is the file system type that Canopy mounts have in /proc/mounts.
+const FSType = "fuse.canopy"
+
+// Mounts returns the Canopy mounts that r, in the format of
+// /proc/self/mountinfo, lists. The subdirectory stands behind '#' in the source.
+func Mounts(r io.Reader) ([]Mount, error) {
+	var found []Mount
+	s := bufio.NewScanner(r)
+	for s.Scan() {
+		left, right, ok := strings.Cut(s.Text(), " - ")
+		l, rr := strings.Fields(left), strings.Fields(right)
+		if !ok || len(l) < 5 || len(rr) < 2 || rr[0] != FSType {
+			continue
+		}
+		m := Mount{Dir: unescape(l[4]), Source: unescape(rr[1]), Subdir: "/"}
+		if src, sub, ok := strings.Cut(m.Source, "#"); ok {
+			m.Source, m.Subdir = src, sub
+		}
+		found = append(found, m)
+	}
+	return found, s.Err()
+}
+
+// unescape undoes the octal escapes of /proc/self/mountinfo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(v))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// NamespacePath turns what a user typed into a path of the namespace: a path
+// below a Canopy mount of this machine becomes the path inside it; any other
+// absolute path is one already. It does not touch the mount (which may hang).
+func NamespacePath(typed string) (string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	mounts, err := Mounts(f)
+	if err != nil {
+		return "", err
+	}
+	wd, _ := os.Getwd() // only needed for a relative path
+	return namespacePath(typed, wd, mounts)
+}
+
+func namespacePath(typed, wd string, mounts []Mount) (string, error) {
+	p := typed
+	if !filepath.IsAbs(p) {
+		p = filepath.Join(wd, p)
+	}
+	p = filepath.Clean(p)
+	best := -1
+	for i, m := range mounts {
+		if (p == m.Dir || strings.HasPrefix(p, strings.TrimSuffix(m.Dir, "/")+"/")) &&
+			(best < 0 || len(m.Dir) > len(mounts[best].Dir)) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		return path.Join(mounts[best].Subdir, strings.TrimPrefix(p, mounts[best].Dir)), nil
+	}
+	if !filepath.IsAbs(typed) {
+		return "", fmt.Errorf("%s is not below a Canopy mount: give a path of the namespace, such as /data, or one below a mount", typed)
+	}
+	return p, nil
+}
