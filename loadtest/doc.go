@@ -1,0 +1,15 @@
+// Package loadtest and the packages below it measure a file system's metadata
+// and data paths, and what the parts that Canopy is made of can do by
+// themselves on the same machine (the floor).
+//
+//	loadtest          results: what was measured, as text, JSON and a plot
+//	loadtest/hist     latency histogram that can be merged and sent over a pipe
+//	loadtest/target   what is measured: any directory, or Canopy by its library
+//	loadtest/meta     mdtest's phases, by threads or processes
+//	loadtest/durable  the writer and the checker of kill tests
+//	loadtest/floor    bare gRPC stream, bare disk
+//	loadtest/memfs    a FUSE file system that answers from memory
+//	loadtest/bulk     large files
+//
+// Nothing but cmd/loadtest imports them.
+package loadtest
