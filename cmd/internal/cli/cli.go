@@ -1,0 +1,133 @@
+// Package cli is what every binary's main shares: flags that can also come
+// from a file, logging, signals, and the rule that bad input ends in one clear
+// line and a non-zero exit.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sort"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// Main runs the command with the process's arguments and returns the exit
+// code: 0, or 1 after one line on standard error. SIGINT and SIGTERM cancel the
+// context; a second one ends the process at once.
+func Main(cmd *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // from now on the default action: the second signal ends it
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w (see %s --help)", err, c.CommandPath())
+	})
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return 0
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.Name(), oneLine(err))
+	return 1
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// Daemon is what the flags common to all daemons were set to.
+type Daemon struct {
+	LogLevel  string
+	LogFormat string
+	config    string
+}
+
+// Bind adds --config, --log-level and --log-format to the command. A setting
+// of the file has the name of its flag; a flag on the command line wins.
+func (d *Daemon) Bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&d.config, "config", "", "YAML file with flag names and values; flags on the command line win")
+	f.StringVar(&d.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&d.LogFormat, "log-format", "text", "text or json")
+	previous := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if d.config != "" {
+			if err := applyFile(cmd.Flags(), d.config); err != nil {
+				return err
+			}
+		}
+		if previous != nil {
+			return previous(cmd, args)
+		}
+		return nil
+	}
+}
+
+// applyFile sets the flags that the file names and the command line did not.
+func applyFile(flags *pflag.FlagSet, name string) error {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	var settings map[string]any
+	if err := yaml.Unmarshal(b, &settings); err != nil {
+		return fmt.Errorf("config %s: %w", name, err)
+	}
+	keys := make([]string, 0, len(settings))
+	for k := range settings {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		flag := flags.Lookup(k)
+		if flag == nil || k == "config" {
+			return fmt.Errorf("config %s: unknown setting %q", name, k)
+		}
+		if flag.Changed {
+			continue
+		}
+		if err := flags.Set(k, settingText(settings[k])); err != nil {
+			return fmt.Errorf("config %s: %s: %w", name, k, err)
+		}
+	}
+	return nil
+}
+
+func settingText(v any) string {
+	list, ok := v.([]any)
+	if !ok {
+		return fmt.Sprint(v)
+	}
+	parts := make([]string, len(list))
+	for i, x := range list {
+		parts[i] = fmt.Sprint(x)
+	}
+	return strings.Join(parts, ",")
+}
+
+// Logger returns the logger that the flags ask for, writing to w.
+func (d *Daemon) Logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(d.LogLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", d.LogLevel)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch d.LogFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", d.LogFormat)
+}

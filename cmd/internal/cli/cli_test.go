@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func command(d *Daemon, run func() error) (*cobra.Command, *string, *[]string) {
+	var listen string
+	var etcd []string
+	cmd := &cobra.Command{Use: "demo", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return run() }}
+	cmd.Flags().StringVar(&listen, "listen", "default", "")
+	cmd.Flags().StringSliceVar(&etcd, "etcd", nil, "")
+	d.Bind(cmd)
+	return cmd, &listen, &etcd
+}
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestConfigFileFillsFlags(t *testing.T) {
+	var d Daemon
+	cmd, listen, etcd := command(&d, func() error { return nil })
+	name := writeConfig(t, "listen: file:1\netcd: [a:1, b:2]\nlog-level: debug\n")
+	cmd.SetArgs([]string{"--config", name, "--listen", "flag:1"})
+	if code := Main(cmd); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	if *listen != "flag:1" {
+		t.Errorf("listen = %q: the command line must win", *listen)
+	}
+	if strings.Join(*etcd, " ") != "a:1 b:2" || d.LogLevel != "debug" {
+		t.Errorf("etcd = %v, log level = %q", *etcd, d.LogLevel)
+	}
+}
+
+func TestBadInputIsOneLineAndExitOne(t *testing.T) {
+	for name, args := range map[string][]string{
+		"unknown setting": {"--config", writeConfig(t, "nonsense: 1\n")},
+		"broken file":     {"--config", writeConfig(t, "\t{")},
+		"missing file":    {"--config", "/does/not/exist"},
+		"unknown flag":    {"--nonsense"},
+		"argument":        {"extra"},
+	} {
+		var d Daemon
+		cmd, _, _ := command(&d, func() error { return nil })
+		var out bytes.Buffer
+		cmd.SetErr(&out)
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs(args)
+		if code := Main(cmd); code != 1 || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("%s: exit %d, output %q", name, code, out.String())
+		}
+	}
+}
+
+func TestErrorOfSeveralLinesIsOne(t *testing.T) {
+	var d Daemon
+	cmd, _, _ := command(&d, func() error { return errors.New("a\nb") })
+	var out bytes.Buffer
+	cmd.SetErr(&out)
+	cmd.SetArgs(nil)
+	if code := Main(cmd); code != 1 || out.String() != "demo: a; b\n" {
+		t.Errorf("exit %d, output %q", code, out.String())
+	}
+}
+
+func TestLoggerRefusesUnknownLevelAndFormat(t *testing.T) {
+	for _, d := range []Daemon{{LogLevel: "loud", LogFormat: "text"}, {LogLevel: "info", LogFormat: "xml"}} {
+		if _, err := d.Logger(io.Discard); err == nil {
+			t.Errorf("%+v was accepted", d)
+		}
+	}
+}
