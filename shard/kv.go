@@ -21,3 +21,19 @@ type Writer interface {
 	// DeleteRange removes the keys in [lo, hi).
 	DeleteRange(lo, hi []byte) error
 }
+
+// Snapshot is a Reader of one point in time. It must be closed.
+type Snapshot interface {
+	Reader
+	Close() error
+}
+
+// Batch is a Writer whose changes Commit makes visible at once and together.
+// It must be closed, committed or not. Commit returns the store's sequence
+// number of the batch: what was committed up to a number becomes durable
+// together, in order (PROTOCOLS A4, A5).
+type Batch interface {
+	Writer
+	Commit() (seq uint64, err error)
+	Close() error
+}
