@@ -82,6 +82,7 @@ type RaftEntry struct {
 	TimeNs        int64                  `protobuf:"fixed64,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
 	Commands      [][]byte               `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"` // encoded Command messages
 	Lease         *LeaseCommand          `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
+	ChecksumToken uint64                 `protobuf:"varint,6,opt,name=checksum_token,json=checksumToken,proto3" json:"checksum_token,omitempty"` // != 0: every replica computes its checksum at this entry and keeps it under the token
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +152,13 @@ func (x *RaftEntry) GetLease() *LeaseCommand {
 	return nil
 }
 
+func (x *RaftEntry) GetChecksumToken() uint64 {
+	if x != nil {
+		return x.ChecksumToken
+	}
+	return 0
+}
+
 // LeaseCommand acquires, renews or releases the lease (PROTOCOLS B1-B5).
 type LeaseCommand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -159,6 +167,7 @@ type LeaseCommand struct {
 	Replica       uint64                 `protobuf:"varint,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	SeenRenewal   uint64                 `protobuf:"varint,4,opt,name=seen_renewal,json=seenRenewal,proto3" json:"seen_renewal,omitempty"` // acquire: the last renewal that the proposer saw
 	DurationMs    uint64                 `protobuf:"varint,5,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	Instance      uint64                 `protobuf:"varint,6,opt,name=instance,proto3" json:"instance,omitempty"` // of the proposer's process start: random, so that a restarted process never takes an old entry for its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,6 +233,13 @@ func (x *LeaseCommand) GetSeenRenewal() uint64 {
 func (x *LeaseCommand) GetDurationMs() uint64 {
 	if x != nil {
 		return x.DurationMs
+	}
+	return 0
+}
+
+func (x *LeaseCommand) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
 	}
 	return 0
 }
@@ -776,21 +792,23 @@ var File_api_canopy_v1_replication_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\"\xa8\x01\n" +
+	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\"\xcf\x01\n" +
 	"\tRaftEntry\x12\x1f\n" +
 	"\vlease_epoch\x18\x01 \x01(\x04R\n" +
 	"leaseEpoch\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x17\n" +
 	"\atime_ns\x18\x03 \x01(\x10R\x06timeNs\x12\x1a\n" +
 	"\bcommands\x18\x04 \x03(\fR\bcommands\x12-\n" +
-	"\x05lease\x18\x05 \x01(\v2\x17.canopy.v1.LeaseCommandR\x05lease\"\xb0\x01\n" +
+	"\x05lease\x18\x05 \x01(\v2\x17.canopy.v1.LeaseCommandR\x05lease\x12%\n" +
+	"\x0echecksum_token\x18\x06 \x01(\x04R\rchecksumToken\"\xcc\x01\n" +
 	"\fLeaseCommand\x12.\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x16.canopy.v1.LeaseActionR\x06action\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x04R\areplica\x12!\n" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
-	"durationMs\"\xc8\x03\n" +
+	"durationMs\x12\x1a\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\xc8\x03\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +

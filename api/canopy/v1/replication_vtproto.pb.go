@@ -49,6 +49,11 @@ func (m *RaftEntry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ChecksumToken != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ChecksumToken))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.Lease != nil {
 		size, err := m.Lease.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -116,6 +121,11 @@ func (m *LeaseCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Instance != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Instance))
+		i--
+		dAtA[i] = 0x30
 	}
 	if m.DurationMs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DurationMs))
@@ -754,6 +764,9 @@ func (m *RaftEntry) SizeVT() (n int) {
 		l = m.Lease.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.ChecksumToken != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.ChecksumToken))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -778,6 +791,9 @@ func (m *LeaseCommand) SizeVT() (n int) {
 	}
 	if m.DurationMs != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.DurationMs))
+	}
+	if m.Instance != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Instance))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1168,6 +1184,25 @@ func (m *RaftEntry) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ChecksumToken", wireType)
+			}
+			m.ChecksumToken = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ChecksumToken |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -1310,6 +1345,25 @@ func (m *LeaseCommand) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.DurationMs |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Instance", wireType)
+			}
+			m.Instance = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Instance |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
