@@ -25,7 +25,9 @@ func (g *Group) Replica() base.ReplicaID { return 0 }
 //	Busy       too many commands wait; not executed
 //	NotReady   the group stops, or no leader is known; not executed
 //	TimedOut   the outcome is unknown
-func (g *Group) Submit(command []byte, done func(result []byte, err error)) { done(nil, fserr.Internal) }
+func (g *Group) Submit(command []byte, done func(result []byte, err error)) {
+	done(nil, fserr.Internal)
+}
 
 // Propose submits a command and waits. If ctx ends first its outcome is unknown.
 func (g *Group) Propose(ctx context.Context, command []byte) ([]byte, error) {
