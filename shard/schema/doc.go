@@ -1,3 +1,43 @@
 // Package schema is the one place where the keys and values of a shard's state
-// are built and parsed.
+// are built and parsed. It is pure. Whoever needs a key or a value of the
+// replicated state takes it from here; nobody else knows the bytes.
+//
+// Every key is
+//
+//	shard (8 bytes) | subtree (8 bytes) | kind (1 byte) | what follows
+//
+// with numbers in big-endian order, so that a shard is one range and a subtree is
+// one range (PROTOCOLS A8). What follows the shard is the same on every shard.
+// The map in sort order:
+//
+//	shard 0: node-local, neither replicated nor checksummed
+//	  0 e0..e3                          replica.go
+//	subtree 0: of the shard itself
+//	  01 shard state                    ShardState: id counters, time, cluster
+//	  10 session    client              Session (C3)
+//	  11 ended      client              Ended: what an ended session had used up (C3)
+//	  f0 applied, f1 lease              replica.go
+//	any other subtree:
+//	  01 subtree state                  Subtree: epoch, state, root
+//	  02 counters                       Counters
+//	  10 header     dir part            Header; part 1: its xattrs, by name
+//	  20 dentry     dir cookie part     Dentry with its embedded inode; part 1: xattrs
+//	  30 inode      ino part            Inode, de-inlined (A9); part 1: xattrs
+//	  40 orphan     ino part            Orphan (H2); part 1: xattrs
+//	  50 relocation ino                 Relocation (H1)
+//	  60 results    client seq          Results of one entry (C2)
+//	  70 append     ino                 Locator: a file with reservations (J2)
+//	  80 deletion   data id             Deletion (H3)
+//	  88 cut        ino                 Locator: a file with cuts (J1)
+//
+// The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
+// name at a time, so the name itself stands in the value: one Get of (dir, hash,
+// collision 0) answers whether a name is there, is not, or shares its hash.
+//
+// Values start with a version byte. Integers are varints, times are nanoseconds.
+// Decoders accept any bytes: they fail, they never panic.
 package schema
+
+// FormatVersion is the version of all keys and values, and of the name hash. A
+// store of a newer version is refused; each change of the bytes raises it.
+const FormatVersion = 1
