@@ -562,8 +562,9 @@ func (x *EndSessionsCommand) GetClients() []uint64 {
 type PurgeCommand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
-	Orphans       []uint64               `protobuf:"varint,2,rep,packed,name=orphans,proto3" json:"orphans,omitempty"`         // inode numbers
-	Relocations   []uint64               `protobuf:"varint,3,rep,packed,name=relocations,proto3" json:"relocations,omitempty"` // inode numbers
+	Orphans       []uint64               `protobuf:"varint,2,rep,packed,name=orphans,proto3" json:"orphans,omitempty"`             // inode numbers
+	Relocations   []uint64               `protobuf:"varint,3,rep,packed,name=relocations,proto3" json:"relocations,omitempty"`     // inode numbers
+	BeforeNs      int64                  `protobuf:"fixed64,4,opt,name=before_ns,json=beforeNs,proto3" json:"before_ns,omitempty"` // only what lost its name or moved before this time; 0: no bound
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +618,13 @@ func (x *PurgeCommand) GetRelocations() []uint64 {
 		return x.Relocations
 	}
 	return nil
+}
+
+func (x *PurgeCommand) GetBeforeNs() int64 {
+	if x != nil {
+		return x.BeforeNs
+	}
+	return 0
 }
 
 // DeletionDoneCommand clears queue entries whose data is gone everywhere.
@@ -829,11 +837,12 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\troot_mode\x18\x06 \x01(\rR\brootMode\x12)\n" +
 	"\x06layout\x18\a \x01(\v2\x11.canopy.v1.LayoutR\x06layout\".\n" +
 	"\x12EndSessionsCommand\x12\x18\n" +
-	"\aclients\x18\x01 \x03(\x04R\aclients\"d\n" +
+	"\aclients\x18\x01 \x03(\x04R\aclients\"\x81\x01\n" +
 	"\fPurgeCommand\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x18\n" +
 	"\aorphans\x18\x02 \x03(\x04R\aorphans\x12 \n" +
-	"\vrelocations\x18\x03 \x03(\x04R\vrelocations\"J\n" +
+	"\vrelocations\x18\x03 \x03(\x04R\vrelocations\x12\x1b\n" +
+	"\tbefore_ns\x18\x04 \x01(\x10R\bbeforeNs\"J\n" +
 	"\x13DeletionDoneCommand\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x19\n" +
 	"\bdata_ids\x18\x02 \x03(\x04R\adataIds\"\x8a\x01\n" +

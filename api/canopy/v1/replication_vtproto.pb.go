@@ -537,6 +537,12 @@ func (m *PurgeCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.BeforeNs != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.BeforeNs))
+		i--
+		dAtA[i] = 0x21
+	}
 	if len(m.Relocations) > 0 {
 		var pksize2 int
 		for _, num := range m.Relocations {
@@ -978,6 +984,9 @@ func (m *PurgeCommand) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	if m.BeforeNs != 0 {
+		n += 9
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2302,6 +2311,16 @@ func (m *PurgeCommand) UnmarshalVT(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Relocations", wireType)
 			}
+		case 4:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field BeforeNs", wireType)
+			}
+			m.BeforeNs = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.BeforeNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
