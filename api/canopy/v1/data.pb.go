@@ -109,6 +109,7 @@ type DataRequest struct {
 	Incarnation uint64                 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                    // PROTOCOLS J3
 	Seq         uint64                 `protobuf:"varint,8,opt,name=seq,proto3" json:"seq,omitempty"`                                    // of the client's writes
 	FromPrimary bool                   `protobuf:"varint,9,opt,name=from_primary,json=fromPrimary,proto3" json:"from_primary,omitempty"` // forwarded to a replica
+	Floor       uint64                 `protobuf:"varint,10,opt,name=floor,proto3" json:"floor,omitempty"`                               // the client's lowest write without an answer: below it nothing is executed
 	// Types that are valid to be assigned to Call:
 	//
 	//	*DataRequest_Write
@@ -118,6 +119,9 @@ type DataRequest struct {
 	//	*DataRequest_Delete
 	//	*DataRequest_ListColumns
 	//	*DataRequest_FetchColumn
+	//	*DataRequest_BlockSums
+	//	*DataRequest_DropColumn
+	//	*DataRequest_InFlight
 	Call          isDataRequest_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -216,6 +220,13 @@ func (x *DataRequest) GetFromPrimary() bool {
 	return false
 }
 
+func (x *DataRequest) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
 func (x *DataRequest) GetCall() isDataRequest_Call {
 	if x != nil {
 		return x.Call
@@ -286,6 +297,33 @@ func (x *DataRequest) GetFetchColumn() *FetchColumnCall {
 	return nil
 }
 
+func (x *DataRequest) GetBlockSums() *BlockSumsCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_BlockSums); ok {
+			return x.BlockSums
+		}
+	}
+	return nil
+}
+
+func (x *DataRequest) GetDropColumn() *DropColumnCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_DropColumn); ok {
+			return x.DropColumn
+		}
+	}
+	return nil
+}
+
+func (x *DataRequest) GetInFlight() *InFlightCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_InFlight); ok {
+			return x.InFlight
+		}
+	}
+	return nil
+}
+
 type isDataRequest_Call interface {
 	isDataRequest_Call()
 }
@@ -318,6 +356,18 @@ type DataRequest_FetchColumn struct {
 	FetchColumn *FetchColumnCall `protobuf:"bytes,22,opt,name=fetch_column,json=fetchColumn,proto3,oneof"` // recovery
 }
 
+type DataRequest_BlockSums struct {
+	BlockSums *BlockSumsCall `protobuf:"bytes,23,opt,name=block_sums,json=blockSums,proto3,oneof"` // recovery
+}
+
+type DataRequest_DropColumn struct {
+	DropColumn *DropColumnCall `protobuf:"bytes,24,opt,name=drop_column,json=dropColumn,proto3,oneof"` // recovery
+}
+
+type DataRequest_InFlight struct {
+	InFlight *InFlightCall `protobuf:"bytes,25,opt,name=in_flight,json=inFlight,proto3,oneof"` // recovery
+}
+
 func (*DataRequest_Write) isDataRequest_Call() {}
 
 func (*DataRequest_Read) isDataRequest_Call() {}
@@ -332,6 +382,12 @@ func (*DataRequest_ListColumns) isDataRequest_Call() {}
 
 func (*DataRequest_FetchColumn) isDataRequest_Call() {}
 
+func (*DataRequest_BlockSums) isDataRequest_Call() {}
+
+func (*DataRequest_DropColumn) isDataRequest_Call() {}
+
+func (*DataRequest_InFlight) isDataRequest_Call() {}
+
 // WriteCall: acknowledged when all in-sync replicas have it; durable on them if
 // sync, else after a SyncCall.
 type WriteCall struct {
@@ -340,6 +396,7 @@ type WriteCall struct {
 	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	Crc32C        uint32                 `protobuf:"varint,3,opt,name=crc32c,proto3" json:"crc32c,omitempty"` // of data
 	Sync          bool                   `protobuf:"varint,4,opt,name=sync,proto3" json:"sync,omitempty"`
+	Repair        bool                   `protobuf:"varint,5,opt,name=repair,proto3" json:"repair,omitempty"` // recovery: takes the column's size epoch from the request as it is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +455,13 @@ func (x *WriteCall) GetCrc32C() uint32 {
 func (x *WriteCall) GetSync() bool {
 	if x != nil {
 		return x.Sync
+	}
+	return false
+}
+
+func (x *WriteCall) GetRepair() bool {
+	if x != nil {
+		return x.Repair
 	}
 	return false
 }
@@ -565,10 +629,14 @@ func (*DeleteCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{6}
 }
 
+// ListColumnsCall lists the PG's columns and tombstones by ascending data id,
+// those of one data id together; max bounds the data ids.
 type ListColumnsCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AfterDataId   uint64                 `protobuf:"varint,1,opt,name=after_data_id,json=afterDataId,proto3" json:"after_data_id,omitempty"`
 	Max           uint32                 `protobuf:"varint,2,opt,name=max,proto3" json:"max,omitempty"`
+	Digest        bool                   `protobuf:"varint,3,opt,name=digest,proto3" json:"digest,omitempty"`               // compute ColumnInfo.digest
+	DataId        uint64                 `protobuf:"varint,4,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"` // only this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +685,21 @@ func (x *ListColumnsCall) GetMax() uint32 {
 	return 0
 }
 
+func (x *ListColumnsCall) GetDigest() bool {
+	if x != nil {
+		return x.Digest
+	}
+	return false
+}
+
+func (x *ListColumnsCall) GetDataId() uint64 {
+	if x != nil {
+		return x.DataId
+	}
+	return 0
+}
+
+// FetchColumnCall reads without regard to the in-sync set.
 type FetchColumnCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
@@ -669,6 +752,135 @@ func (x *FetchColumnCall) GetLength() uint32 {
 	return 0
 }
 
+// BlockSumsCall answers in data the checksums of blocks, 4 bytes each, little
+// endian, 0 for a hole.
+type BlockSumsCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FirstBlock    uint64                 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
+	Blocks        uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockSumsCall) Reset() {
+	*x = BlockSumsCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockSumsCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockSumsCall) ProtoMessage() {}
+
+func (x *BlockSumsCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockSumsCall.ProtoReflect.Descriptor instead.
+func (*BlockSumsCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BlockSumsCall) GetFirstBlock() uint64 {
+	if x != nil {
+		return x.FirstBlock
+	}
+	return 0
+}
+
+func (x *BlockSumsCall) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+// DropColumnCall removes one column without a tombstone.
+type DropColumnCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropColumnCall) Reset() {
+	*x = DropColumnCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropColumnCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropColumnCall) ProtoMessage() {}
+
+func (x *DropColumnCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropColumnCall.ProtoReflect.Descriptor instead.
+func (*DropColumnCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{10}
+}
+
+// InFlightCall answers in columns which the replica may have changed without
+// that all others have (PROTOCOLS J3).
+type InFlightCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InFlightCall) Reset() {
+	*x = InFlightCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InFlightCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InFlightCall) ProtoMessage() {}
+
+func (x *InFlightCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InFlightCall.ProtoReflect.Descriptor instead.
+func (*InFlightCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{11}
+}
+
 type DataResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Id             uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -686,7 +898,7 @@ type DataResponse struct {
 
 func (x *DataResponse) Reset() {
 	*x = DataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +910,7 @@ func (x *DataResponse) String() string {
 func (*DataResponse) ProtoMessage() {}
 
 func (x *DataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +923,7 @@ func (x *DataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataResponse.ProtoReflect.Descriptor instead.
 func (*DataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{9}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DataResponse) GetId() uint64 {
@@ -786,13 +998,14 @@ type ColumnInfo struct {
 	Cuts           []*Cut                 `protobuf:"bytes,5,rep,name=cuts,proto3" json:"cuts,omitempty"`
 	Version        uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"` // number of changes
 	Tombstone      bool                   `protobuf:"varint,7,opt,name=tombstone,proto3" json:"tombstone,omitempty"`
+	Digest         uint64                 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"` // of block checksums and size epoch; equal contents have equal digests
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ColumnInfo) Reset() {
 	*x = ColumnInfo{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +1017,7 @@ func (x *ColumnInfo) String() string {
 func (*ColumnInfo) ProtoMessage() {}
 
 func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1030,7 @@ func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColumnInfo.ProtoReflect.Descriptor instead.
 func (*ColumnInfo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{10}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ColumnInfo) GetColumn() *Column {
@@ -869,6 +1082,13 @@ func (x *ColumnInfo) GetTombstone() bool {
 	return false
 }
 
+func (x *ColumnInfo) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
 type StatColumnsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DataId        uint64                 `protobuf:"varint,1,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"`
@@ -878,7 +1098,7 @@ type StatColumnsRequest struct {
 
 func (x *StatColumnsRequest) Reset() {
 	*x = StatColumnsRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +1110,7 @@ func (x *StatColumnsRequest) String() string {
 func (*StatColumnsRequest) ProtoMessage() {}
 
 func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +1123,7 @@ func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsRequest.ProtoReflect.Descriptor instead.
 func (*StatColumnsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{11}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatColumnsRequest) GetDataId() uint64 {
@@ -922,7 +1142,7 @@ type StatColumnsResponse struct {
 
 func (x *StatColumnsResponse) Reset() {
 	*x = StatColumnsResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1154,7 @@ func (x *StatColumnsResponse) String() string {
 func (*StatColumnsResponse) ProtoMessage() {}
 
 func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1167,7 @@ func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsResponse.ProtoReflect.Descriptor instead.
 func (*StatColumnsResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{12}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatColumnsResponse) GetColumns() []*ColumnInfo {
@@ -965,7 +1185,7 @@ type ListDataRequest struct {
 
 func (x *ListDataRequest) Reset() {
 	*x = ListDataRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1197,7 @@ func (x *ListDataRequest) String() string {
 func (*ListDataRequest) ProtoMessage() {}
 
 func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1210,7 @@ func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataRequest.ProtoReflect.Descriptor instead.
 func (*ListDataRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
 }
 
 type ListDataResponse struct {
@@ -1002,7 +1222,7 @@ type ListDataResponse struct {
 
 func (x *ListDataResponse) Reset() {
 	*x = ListDataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1234,7 @@ func (x *ListDataResponse) String() string {
 func (*ListDataResponse) ProtoMessage() {}
 
 func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1247,7 @@ func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataResponse.ProtoReflect.Descriptor instead.
 func (*ListDataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListDataResponse) GetColumns() []*ColumnInfo {
@@ -1047,7 +1267,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xfc\x04\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xc3\x06\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -1058,20 +1278,28 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x06client\x18\x06 \x01(\x04R\x06client\x12 \n" +
 	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\x10\n" +
 	"\x03seq\x18\b \x01(\x04R\x03seq\x12!\n" +
-	"\ffrom_primary\x18\t \x01(\bR\vfromPrimary\x12,\n" +
+	"\ffrom_primary\x18\t \x01(\bR\vfromPrimary\x12\x14\n" +
+	"\x05floor\x18\n" +
+	" \x01(\x04R\x05floor\x12,\n" +
 	"\x05write\x18\x10 \x01(\v2\x14.canopy.v1.WriteCallH\x00R\x05write\x12)\n" +
 	"\x04read\x18\x11 \x01(\v2\x13.canopy.v1.ReadCallH\x00R\x04read\x12)\n" +
 	"\x04sync\x18\x12 \x01(\v2\x13.canopy.v1.SyncCallH\x00R\x04sync\x12&\n" +
 	"\x03cut\x18\x13 \x01(\v2\x12.canopy.v1.CutCallH\x00R\x03cut\x12/\n" +
 	"\x06delete\x18\x14 \x01(\v2\x15.canopy.v1.DeleteCallH\x00R\x06delete\x12?\n" +
 	"\flist_columns\x18\x15 \x01(\v2\x1a.canopy.v1.ListColumnsCallH\x00R\vlistColumns\x12?\n" +
-	"\ffetch_column\x18\x16 \x01(\v2\x1a.canopy.v1.FetchColumnCallH\x00R\vfetchColumnB\x06\n" +
-	"\x04call\"c\n" +
+	"\ffetch_column\x18\x16 \x01(\v2\x1a.canopy.v1.FetchColumnCallH\x00R\vfetchColumn\x129\n" +
+	"\n" +
+	"block_sums\x18\x17 \x01(\v2\x18.canopy.v1.BlockSumsCallH\x00R\tblockSums\x12<\n" +
+	"\vdrop_column\x18\x18 \x01(\v2\x19.canopy.v1.DropColumnCallH\x00R\n" +
+	"dropColumn\x126\n" +
+	"\tin_flight\x18\x19 \x01(\v2\x17.canopy.v1.InFlightCallH\x00R\binFlightB\x06\n" +
+	"\x04call\"{\n" +
 	"\tWriteCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\rR\x06crc32c\x12\x12\n" +
-	"\x04sync\x18\x04 \x01(\bR\x04sync\":\n" +
+	"\x04sync\x18\x04 \x01(\bR\x04sync\x12\x16\n" +
+	"\x06repair\x18\x05 \x01(\bR\x06repair\":\n" +
 	"\bReadCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\rR\x06length\"\n" +
@@ -1079,13 +1307,21 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\bSyncCall\"\t\n" +
 	"\aCutCall\"\f\n" +
 	"\n" +
-	"DeleteCall\"G\n" +
+	"DeleteCall\"x\n" +
 	"\x0fListColumnsCall\x12\"\n" +
 	"\rafter_data_id\x18\x01 \x01(\x04R\vafterDataId\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\rR\x03max\"A\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\bR\x06digest\x12\x17\n" +
+	"\adata_id\x18\x04 \x01(\x04R\x06dataId\"A\n" +
 	"\x0fFetchColumnCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\rR\x06length\"\x8e\x02\n" +
+	"\x06length\x18\x02 \x01(\rR\x06length\"H\n" +
+	"\rBlockSumsCall\x12\x1f\n" +
+	"\vfirst_block\x18\x01 \x01(\x04R\n" +
+	"firstBlock\x12\x16\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\x10\n" +
+	"\x0eDropColumnCall\"\x0e\n" +
+	"\fInFlightCall\"\x8e\x02\n" +
 	"\fDataResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\rR\x05error\x12\x16\n" +
@@ -1096,7 +1332,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x0fallocated_bytes\x18\a \x01(\x04R\x0eallocatedBytes\x12/\n" +
 	"\acolumns\x18\b \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns\x12\x1f\n" +
 	"\vcolumn_size\x18\t \x01(\x04R\n" +
-	"columnSize\"\xef\x01\n" +
+	"columnSize\"\x87\x02\n" +
 	"\n" +
 	"ColumnInfo\x12)\n" +
 	"\x06column\x18\x01 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x12\n" +
@@ -1106,7 +1342,8 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\x12\"\n" +
 	"\x04cuts\x18\x05 \x03(\v2\x0e.canopy.v1.CutR\x04cuts\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\x04R\aversion\x12\x1c\n" +
-	"\ttombstone\x18\a \x01(\bR\ttombstone\"-\n" +
+	"\ttombstone\x18\a \x01(\bR\ttombstone\x12\x16\n" +
+	"\x06digest\x18\b \x01(\x06R\x06digest\"-\n" +
 	"\x12StatColumnsRequest\x12\x17\n" +
 	"\adata_id\x18\x01 \x01(\x04R\x06dataId\"F\n" +
 	"\x13StatColumnsResponse\x12/\n" +
@@ -1131,7 +1368,7 @@ func file_api_canopy_v1_data_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_data_proto_rawDescData
 }
 
-var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*Column)(nil),              // 0: canopy.v1.Column
 	(*DataRequest)(nil),         // 1: canopy.v1.DataRequest
@@ -1142,17 +1379,20 @@ var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*DeleteCall)(nil),          // 6: canopy.v1.DeleteCall
 	(*ListColumnsCall)(nil),     // 7: canopy.v1.ListColumnsCall
 	(*FetchColumnCall)(nil),     // 8: canopy.v1.FetchColumnCall
-	(*DataResponse)(nil),        // 9: canopy.v1.DataResponse
-	(*ColumnInfo)(nil),          // 10: canopy.v1.ColumnInfo
-	(*StatColumnsRequest)(nil),  // 11: canopy.v1.StatColumnsRequest
-	(*StatColumnsResponse)(nil), // 12: canopy.v1.StatColumnsResponse
-	(*ListDataRequest)(nil),     // 13: canopy.v1.ListDataRequest
-	(*ListDataResponse)(nil),    // 14: canopy.v1.ListDataResponse
-	(*Cut)(nil),                 // 15: canopy.v1.Cut
+	(*BlockSumsCall)(nil),       // 9: canopy.v1.BlockSumsCall
+	(*DropColumnCall)(nil),      // 10: canopy.v1.DropColumnCall
+	(*InFlightCall)(nil),        // 11: canopy.v1.InFlightCall
+	(*DataResponse)(nil),        // 12: canopy.v1.DataResponse
+	(*ColumnInfo)(nil),          // 13: canopy.v1.ColumnInfo
+	(*StatColumnsRequest)(nil),  // 14: canopy.v1.StatColumnsRequest
+	(*StatColumnsResponse)(nil), // 15: canopy.v1.StatColumnsResponse
+	(*ListDataRequest)(nil),     // 16: canopy.v1.ListDataRequest
+	(*ListDataResponse)(nil),    // 17: canopy.v1.ListDataResponse
+	(*Cut)(nil),                 // 18: canopy.v1.Cut
 }
 var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	0,  // 0: canopy.v1.DataRequest.column:type_name -> canopy.v1.Column
-	15, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
+	18, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
 	2,  // 2: canopy.v1.DataRequest.write:type_name -> canopy.v1.WriteCall
 	3,  // 3: canopy.v1.DataRequest.read:type_name -> canopy.v1.ReadCall
 	4,  // 4: canopy.v1.DataRequest.sync:type_name -> canopy.v1.SyncCall
@@ -1160,22 +1400,25 @@ var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	6,  // 6: canopy.v1.DataRequest.delete:type_name -> canopy.v1.DeleteCall
 	7,  // 7: canopy.v1.DataRequest.list_columns:type_name -> canopy.v1.ListColumnsCall
 	8,  // 8: canopy.v1.DataRequest.fetch_column:type_name -> canopy.v1.FetchColumnCall
-	10, // 9: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	0,  // 10: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
-	15, // 11: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
-	10, // 12: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
-	10, // 13: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	1,  // 14: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
-	11, // 15: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
-	13, // 16: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
-	9,  // 17: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
-	12, // 18: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
-	14, // 19: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 9: canopy.v1.DataRequest.block_sums:type_name -> canopy.v1.BlockSumsCall
+	10, // 10: canopy.v1.DataRequest.drop_column:type_name -> canopy.v1.DropColumnCall
+	11, // 11: canopy.v1.DataRequest.in_flight:type_name -> canopy.v1.InFlightCall
+	13, // 12: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	0,  // 13: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
+	18, // 14: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
+	13, // 15: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
+	13, // 16: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	1,  // 17: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
+	14, // 18: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
+	16, // 19: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
+	12, // 20: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
+	15, // 21: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
+	17, // 22: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
+	20, // [20:23] is the sub-list for method output_type
+	17, // [17:20] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_data_proto_init() }
@@ -1192,6 +1435,9 @@ func file_api_canopy_v1_data_proto_init() {
 		(*DataRequest_Delete)(nil),
 		(*DataRequest_ListColumns)(nil),
 		(*DataRequest_FetchColumn)(nil),
+		(*DataRequest_BlockSums)(nil),
+		(*DataRequest_DropColumn)(nil),
+		(*DataRequest_InFlight)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1199,7 +1445,7 @@ func file_api_canopy_v1_data_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_data_proto_rawDesc), len(file_api_canopy_v1_data_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
