@@ -1,0 +1,67 @@
+package placement
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// maxTxnWrites keeps a transaction below etcd's limit of 128 operations.
+const maxTxnWrites = 100
+
+func (s *Store) poolKey(id base.PoolID) string { return s.key("pools", idString(uint64(id))) }
+
+func (s *Store) pgKey(k PGKey) string {
+	return s.key("pgs", idString(uint64(k.Pool)), idString(uint64(k.PG)))
+}
+
+// CreatePool creates a pool with its placement groups. The pool's record is
+// written last, so that a pool is either absent or complete; ErrConflict: it
+// exists. guard may be nil.
+func (s *Store) CreatePool(ctx context.Context, guard *Leadership, pool *canopyv1.Pool) error {
+	const op = "create a pool"
+	id := base.PoolID(pool.Pool)
+	absent := append(guard.guard(), at(s.poolKey(id), 0))
+	for rest := pool.Pgs; len(rest) > 0; {
+		n := min(len(rest), maxTxnWrites)
+		var writes []write
+		for _, pg := range rest[:n] {
+			writes = append(writes, write{s.pgKey(PGKey{id, base.PGID(pg.Pg)}), pg})
+		}
+		if _, err := s.commit(ctx, op, absent, writes...); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	head := proto.CloneOf(pool)
+	head.Pgs = nil
+	_, err := s.commit(ctx, op, absent, write{s.poolKey(id), head})
+	return err
+}
+
+// PutPool changes a pool's own record (placement groups in it are ignored) if it
+// is at revision have, and returns its new revision. guard may be nil.
+func (s *Store) PutPool(ctx context.Context, guard *Leadership, pool *canopyv1.Pool, have Revision) (Revision, error) {
+	head := proto.CloneOf(pool)
+	head.Pgs = nil
+	key := s.poolKey(base.PoolID(pool.Pool))
+	return s.commit(ctx, "change a pool", append(guard.guard(), at(key, have)), write{key, head})
+}
+
+// PutPG changes one placement group if it is at revision have, and returns its
+// new revision (PROTOCOLS J3). guard may be nil. After an error other than
+// ErrConflict the outcome is unknown: Sync and look.
+func (s *Store) PutPG(ctx context.Context, guard *Leadership, pool base.PoolID, pg *canopyv1.PlacementGroup, have Revision) (Revision, error) {
+	key := s.pgKey(PGKey{pool, base.PGID(pg.Pg)})
+	return s.commit(ctx, "change a placement group", append(guard.guard(), at(key, have)), write{key, pg})
+}
+
+// PutServer changes the registration of a data server if it is at revision have
+// (0: it is new), and returns its new revision. guard may be nil.
+func (s *Store) PutServer(ctx context.Context, guard *Leadership, server *canopyv1.DataServerInfo, have Revision) (Revision, error) {
+	key := s.key("servers", idString(server.Server))
+	return s.commit(ctx, "change a data server's registration", append(guard.guard(), at(key, have)), write{key, server})
+}

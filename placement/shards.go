@@ -1,0 +1,166 @@
+package placement
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// Bootstrap says how a new cluster begins.
+type Bootstrap struct {
+	Nodes    int // wait for so many registered nodes
+	Replicas int // of each shard: 1, 3 or 5, at most Nodes
+	Shards   int
+}
+
+// Validate tells what is wrong with the settings.
+func (b Bootstrap) Validate() error {
+	switch {
+	case b.Nodes < 1:
+		return errors.New("bootstrap: the number of nodes must be at least 1")
+	case b.Replicas != 1 && b.Replicas != 3 && b.Replicas != 5:
+		return fmt.Errorf("bootstrap: %d replicas: a shard has 1, 3 or 5", b.Replicas)
+	case b.Replicas > b.Nodes:
+		return fmt.Errorf("bootstrap: %d replicas need as many nodes, but the cluster starts with %d", b.Replicas, b.Nodes)
+	case b.Shards < 1 || b.Shards > int(base.MaxShard):
+		return fmt.Errorf("bootstrap: %d shards: at least 1, at most %d", b.Shards, uint64(base.MaxShard))
+	}
+	return nil
+}
+
+// EnsureShards returns when the cluster has its shard table. If nobody wrote it
+// yet, it waits until enough nodes are registered and alive and writes it,
+// replicas spread round-robin. Whoever comes first wins; the others' settings are
+// ignored.
+func (s *Store) EnsureShards(ctx context.Context, b Bootstrap) error {
+	if err := b.Validate(); err != nil {
+		return err
+	}
+	changes, cancel := s.Subscribe()
+	defer cancel()
+	wait := newBackoff()
+	for {
+		if len(s.Map().Shards()) > 0 {
+			return nil
+		}
+		if nodes := aliveNodes(s.Map()); len(nodes) >= b.Nodes {
+			err := s.writeShards(ctx, b, nodes[:b.Nodes])
+			if err == nil {
+				return nil
+			}
+			if !errors.Is(err, ErrConflict) {
+				s.log.Warn("the shard table could not be written; trying again", "error", err)
+			}
+			if !wait.sleep(ctx) {
+				return ctx.Err()
+			}
+			if err := s.Sync(ctx); err != nil && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changes:
+		}
+	}
+}
+
+func aliveNodes(m *Map) []*canopyv1.NodeInfo {
+	var out []*canopyv1.NodeInfo
+	for _, n := range m.Nodes() {
+		if n.Alive {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// writeShards writes the whole table in one transaction, guarded by a marker that
+// only one writer can create.
+func (s *Store) writeShards(ctx context.Context, b Bootstrap, nodes []*canopyv1.NodeInfo) error {
+	const op = "write the shard table"
+	slices.SortFunc(nodes, func(a, b *canopyv1.NodeInfo) int { return cmp.Compare(a.Node, b.Node) })
+	if b.Shards > maxTxnWrites {
+		return fserr.New(fserr.Invalid, op, fmt.Errorf("%d shards at the start: at most %d", b.Shards, maxTxnWrites))
+	}
+	marker := s.key("bootstrap")
+	writes := []write{{marker, &canopyv1.PlacementMap{Nodes: nodes}}}
+	for id := 1; id <= b.Shards; id++ {
+		info := &canopyv1.ShardInfo{Shard: uint64(id), NextReplica: uint64(b.Replicas) + 1}
+		for r := range b.Replicas {
+			node := nodes[(id-1+r)%len(nodes)]
+			info.Replicas = append(info.Replicas, &canopyv1.ReplicaInfo{Replica: uint64(r + 1), Node: node.Node})
+		}
+		writes = append(writes, write{s.key("shards", idString(info.Shard)), info})
+	}
+	_, err := s.commit(ctx, op, []clientv3.Cmp{at(marker, 0)}, writes...)
+	return err
+}
+
+// PutShard changes a shard's replicas if its record is at revision have. Replica
+// ids are taken from next_replica and never re-used (PROTOCOLS A6).
+func (s *Store) PutShard(ctx context.Context, info *canopyv1.ShardInfo, have Revision) (Revision, error) {
+	info = proto.CloneOf(info)
+	info.HolderNode, info.LeaseEpoch = 0, 0
+	key := s.key("shards", idString(info.Shard))
+	return s.commit(ctx, "change a shard", []clientv3.Cmp{at(key, have)}, write{key, info})
+}
+
+// GetShard reads a shard's record with its revision.
+func (s *Store) GetShard(ctx context.Context, id base.ShardID) (*canopyv1.ShardInfo, Revision, error) {
+	info := new(canopyv1.ShardInfo)
+	revision, err := s.get(ctx, "read a shard", s.key("shards", idString(uint64(id))), info)
+	if err == nil && revision == 0 {
+		err = fserr.New(fserr.UnknownShard, "read shard "+id.String(), nil)
+	}
+	return info, revision, err
+}
+
+// PutRoute publishes that a shard owns a subtree. It writes only over a smaller
+// epoch (PROTOCOLS E8), and tells whether it wrote; not writing is no error.
+func (s *Store) PutRoute(ctx context.Context, route *canopyv1.SubtreeRoute) (bool, error) {
+	key := s.key("routes", idString(route.Subtree))
+	have := new(canopyv1.SubtreeRoute)
+	return s.putIfNewer(ctx, "publish a route", key, route, have, func() bool { return have.Epoch < route.Epoch })
+}
+
+// PutHolder publishes who holds a shard's lease, a hint: only over a smaller
+// lease epoch.
+func (s *Store) PutHolder(ctx context.Context, shard base.ShardID, node base.NodeID, epoch base.LeaseEpoch) (bool, error) {
+	key := s.key("holders", idString(uint64(shard)))
+	hint := &canopyv1.ShardInfo{Shard: uint64(shard), HolderNode: uint64(node), LeaseEpoch: uint64(epoch)}
+	have := new(canopyv1.ShardInfo)
+	return s.putIfNewer(ctx, "publish a holder", key, hint, have, func() bool { return have.LeaseEpoch < hint.LeaseEpoch })
+}
+
+// putIfNewer writes message unless the record, read into have, is not older.
+func (s *Store) putIfNewer(ctx context.Context, op, key string, message, have proto.Message, newer func() bool) (bool, error) {
+	wait := newBackoff()
+	for {
+		proto.Reset(have)
+		revision, err := s.get(ctx, op, key, have)
+		if err != nil {
+			return false, err
+		}
+		if revision != 0 && !newer() {
+			return false, nil
+		}
+		if _, err = s.commit(ctx, op, []clientv3.Cmp{at(key, revision)}, write{key, message}); err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, ErrConflict) || !wait.sleep(ctx) {
+			return false, err
+		}
+	}
+}
