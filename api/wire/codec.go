@@ -21,6 +21,14 @@ type fastMessage interface {
 	UnmarshalVT([]byte) error
 }
 
+// Frame is a message that codes itself in protobuf's format, so that a large
+// payload need not be copied. UnmarshalFrame takes references (Ref) to what it
+// keeps of data.
+type Frame interface {
+	MarshalFrame() (mem.BufferSlice, error)
+	UnmarshalFrame(data mem.BufferSlice) error
+}
+
 type codec struct{}
 
 // Codec returns the codec. Pass it with grpc.ForceServerCodecV2 and
@@ -34,6 +42,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	var size int
 	var fill func([]byte) error
 	switch m := v.(type) {
+	case Frame:
+		return m.MarshalFrame()
 	case fastMessage:
 		size = m.SizeVT()
 		fill = func(b []byte) error { _, err := m.MarshalToSizedBufferVT(b); return err }
@@ -63,6 +73,9 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(Frame); ok {
+		return f.UnmarshalFrame(data)
+	}
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
 	switch m := v.(type) {
