@@ -281,6 +281,7 @@ type ShardInfo struct {
 	HolderNode    uint64                 `protobuf:"varint,3,opt,name=holder_node,json=holderNode,proto3" json:"holder_node,omitempty"`    // last published; a hint
 	LeaseEpoch    uint64                 `protobuf:"varint,4,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`    // of that hint
 	NextReplica   uint64                 `protobuf:"varint,5,opt,name=next_replica,json=nextReplica,proto3" json:"next_replica,omitempty"` // replica ids below were used
+	Initial       []*ReplicaInfo         `protobuf:"bytes,6,rep,name=initial,proto3" json:"initial,omitempty"`                             // the replicas that the shard began with; others joined later
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -348,6 +349,13 @@ func (x *ShardInfo) GetNextReplica() uint64 {
 		return x.NextReplica
 	}
 	return 0
+}
+
+func (x *ShardInfo) GetInitial() []*ReplicaInfo {
+	if x != nil {
+		return x.Initial
+	}
+	return nil
 }
 
 type ReplicaInfo struct {
@@ -1753,7 +1761,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05alive\x18\t \x01(\bR\x05alive\x12 \n" +
 	"\fnode_host_id\x18\n" +
 	" \x01(\tR\n" +
-	"nodeHostId\"\xba\x01\n" +
+	"nodeHostId\"\xec\x01\n" +
 	"\tShardInfo\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x122\n" +
 	"\breplicas\x18\x02 \x03(\v2\x16.canopy.v1.ReplicaInfoR\breplicas\x12\x1f\n" +
@@ -1761,7 +1769,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"holderNode\x12\x1f\n" +
 	"\vlease_epoch\x18\x04 \x01(\x04R\n" +
 	"leaseEpoch\x12!\n" +
-	"\fnext_replica\x18\x05 \x01(\x04R\vnextReplica\";\n" +
+	"\fnext_replica\x18\x05 \x01(\x04R\vnextReplica\x120\n" +
+	"\ainitial\x18\x06 \x03(\v2\x16.canopy.v1.ReplicaInfoR\ainitial\";\n" +
 	"\vReplicaInfo\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x04R\x04node\"o\n" +
@@ -1925,30 +1934,31 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	5,  // 2: canopy.v1.PlacementMap.subtrees:type_name -> canopy.v1.SubtreeRoute
 	6,  // 3: canopy.v1.PlacementMap.services:type_name -> canopy.v1.ServiceInfo
 	4,  // 4: canopy.v1.ShardInfo.replicas:type_name -> canopy.v1.ReplicaInfo
-	11, // 5: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
-	12, // 6: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
-	19, // 7: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
-	0,  // 8: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
-	7,  // 9: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
-	9,  // 10: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
-	13, // 11: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
-	15, // 12: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
-	17, // 13: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
-	20, // 14: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
-	22, // 15: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
-	1,  // 16: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 17: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 18: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 19: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 20: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 21: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 22: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	23, // 23: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	16, // [16:24] is the sub-list for method output_type
-	8,  // [8:16] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	4,  // 5: canopy.v1.ShardInfo.initial:type_name -> canopy.v1.ReplicaInfo
+	11, // 6: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
+	12, // 7: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
+	19, // 8: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
+	0,  // 9: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
+	7,  // 10: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
+	9,  // 11: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
+	13, // 12: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
+	15, // 13: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
+	17, // 14: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
+	20, // 15: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
+	22, // 16: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
+	1,  // 17: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 18: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 19: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 20: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 21: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 22: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 23: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	23, // 24: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	17, // [17:25] is the sub-list for method output_type
+	9,  // [9:17] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_cluster_proto_init() }
