@@ -101,6 +101,7 @@ func (s *Store) writeShards(ctx context.Context, b Bootstrap, nodes []*canopyv1.
 		for r := range b.Replicas {
 			node := nodes[(id-1+r)%len(nodes)]
 			info.Replicas = append(info.Replicas, &canopyv1.ReplicaInfo{Replica: uint64(r + 1), Node: node.Node})
+			info.Initial = append(info.Initial, &canopyv1.ReplicaInfo{Replica: uint64(r + 1), Node: node.Node})
 		}
 		writes = append(writes, write{s.key("shards", idString(info.Shard)), info})
 	}
