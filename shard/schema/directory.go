@@ -1,0 +1,146 @@
+package schema
+
+import (
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
+)
+
+// Header is one directory's attributes, parent pointer, fragment map and layout
+// policy, and the counts of the fragment that it stands with.
+type Header struct {
+	Ino           base.Ino
+	Mode          uint32 // with type
+	UID, GID      uint32
+	AtimeNS       int64
+	MtimeNS       int64
+	CtimeNS       int64
+	BtimeNS       int64
+	Version       uint64         // grows with every change of the directory or its names
+	Parent        base.Ino       // of "/": itself
+	ParentSubtree base.SubtreeID // where the parent's dentry for this directory lies
+	Name          []byte         // in the parent
+	Fragments     shard.FragmentMap
+	Entries       uint64 // names
+	Subdirs       uint64 // names of directories: nlink is 2 more
+	Appeared      uint64 // fragment version: grows with each name that appears, from 1 (PROTOCOLS F3)
+	Displaced     uint64 // names whose collision value is not 0 or that probed another hash
+	MaxProbe      uint32 // largest distance that a displaced name probed
+	Removed       bool   // rmdir'd, an orphan: takes no names
+	XattrNames    uint32 // bytes of all xattr names, each with a NUL; 0: there are none
+	Layout        Layout // of files created here
+}
+
+// Nlink returns the link count that stat shows: 0 for a removed directory.
+func (h *Header) Nlink() uint32 {
+	if h.Removed {
+		return 0
+	}
+	return uint32(min(h.Subdirs+2, 1<<32-1))
+}
+
+// Append appends the header's encoding to dst.
+func (h *Header) Append(dst []byte) []byte {
+	dst = append(dst, valueVersion, boolByte(h.Removed))
+	for _, v := range [...]uint64{
+		uint64(h.Ino), uint64(h.Mode), uint64(h.UID), uint64(h.GID), h.Version, uint64(h.Parent),
+		uint64(h.ParentSubtree), h.Entries, h.Subdirs, h.Appeared, h.Displaced, uint64(h.MaxProbe), uint64(h.XattrNames),
+	} {
+		dst = putU64(dst, v)
+	}
+	dst = putI64(dst, h.BtimeNS)
+	for _, t := range [...]int64{h.AtimeNS, h.MtimeNS, h.CtimeNS} {
+		dst = putI64(dst, t-h.BtimeNS)
+	}
+	dst = putBytes(dst, h.Name)
+	dst = putU64(dst, uint64(len(h.Fragments)))
+	for _, f := range h.Fragments {
+		dst = putU64(putU64(dst, uint64(f.Lo)), uint64(f.Subtree))
+	}
+	return h.Layout.append(dst)
+}
+
+// DecodeHeader reads what Header.Append wrote.
+func DecodeHeader(b []byte) (*Header, error) {
+	d := decode(b)
+	h := &Header{Removed: d.byte() != 0}
+	h.Ino, h.Mode, h.UID, h.GID = base.Ino(d.u64()), d.u32(), d.u32(), d.u32()
+	h.Version, h.Parent, h.ParentSubtree = d.u64(), base.Ino(d.u64()), base.SubtreeID(d.u64())
+	h.Entries, h.Subdirs, h.Appeared = d.u64(), d.u64(), d.u64()
+	h.Displaced, h.MaxProbe, h.XattrNames = d.u64(), d.u32(), d.u32()
+	h.BtimeNS = d.i64()
+	h.AtimeNS = h.BtimeNS + d.i64()
+	h.MtimeNS = h.BtimeNS + d.i64()
+	h.CtimeNS = h.BtimeNS + d.i64()
+	h.Name = d.bytes()
+	if n := d.count(); n > 0 {
+		h.Fragments = make(shard.FragmentMap, n)
+		for i := range h.Fragments {
+			h.Fragments[i] = shard.Fragment{Lo: d.u32(), Subtree: base.SubtreeID(d.u64())}
+		}
+	}
+	h.Layout = d.layout()
+	if !d.bad && h.Fragments.Check() != nil {
+		d.fail()
+	}
+	return h, d.done("directory header")
+}
+
+// DentryKind says where a name's inode is.
+type DentryKind byte
+
+// The kinds of dentries. Append only.
+const (
+	Embedded  DentryKind = 1 // in the dentry
+	Directory DentryKind = 2 // a header, in Subtree
+	Link      DentryKind = 3 // a record, in the home subtree Subtree (PROTOCOLS A9)
+)
+
+// Dentry is one name of a directory.
+type Dentry struct {
+	Kind     DentryKind
+	Name     []byte
+	Appeared uint64 // the fragment's version at which the name appeared (PROTOCOLS F3)
+	Ino      base.Ino
+	Type     uint32 // S_IFMT bits of the inode's mode
+	Subtree  base.SubtreeID
+	Inode    *Inode // Embedded only
+}
+
+// Append appends the dentry's encoding to dst.
+func (e *Dentry) Append(dst []byte) []byte {
+	dst = append(dst, valueVersion, byte(e.Kind))
+	dst = putBytes(dst, e.Name)
+	dst = putU64(dst, e.Appeared)
+	if e.Kind == Embedded {
+		return e.Inode.append(dst)
+	}
+	return putU64(putU64(putU64(dst, uint64(e.Ino)), uint64(e.Type)), uint64(e.Subtree))
+}
+
+// DecodeDentry reads what Dentry.Append wrote.
+func DecodeDentry(b []byte) (*Dentry, error) {
+	d := decode(b)
+	e := &Dentry{Kind: DentryKind(d.byte()), Name: d.bytes(), Appeared: d.u64()}
+	switch e.Kind {
+	case Embedded:
+		e.Inode = new(Inode)
+		d.inode(e.Inode)
+		e.Ino, e.Type = e.Inode.Ino, e.Inode.Mode&TypeMask
+	case Directory, Link:
+		e.Ino, e.Type, e.Subtree = base.Ino(d.u64()), d.u32(), base.SubtreeID(d.u64())
+	default:
+		d.fail()
+	}
+	return e, d.done("dentry")
+}
+
+// DentryNameIs reports whether the encoded dentry b has the name, without
+// decoding the rest.
+func DentryNameIs(b, name []byte) bool {
+	if len(b) < 3 || b[0] != valueVersion {
+		return false
+	}
+	d := decoder{b: b[2:]}
+	n := d.count()
+	return !d.bad && string(d.b[:n]) == string(name)
+}
