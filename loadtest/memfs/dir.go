@@ -13,14 +13,8 @@ const (
 	cookieDotDot = 2
 )
 
-// OpenDir answers ENOSYS if the kernel shall not ask again.
-func (fs *FS) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
-	if fs.opts.NoOpenDir {
-		return fuse.ENOSYS
-	}
-	_, st := fs.directory(in.NodeId)
-	return st
-}
+// OpenDir answers ENOSYS, so that the kernel does not ask again (FUSE K1).
+func (fs *FS) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
 
 // ReadDir lists names behind in.Offset.
 func (fs *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {

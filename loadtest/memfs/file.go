@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/canopyfs/canopy/clientfuse/mountopt"
 )
 
 // maxFileBytes bounds a file: its bytes are in memory.
@@ -30,12 +32,8 @@ func (n *node) truncate() {
 	n.attr.SetTimes(nil, &now, &now)
 }
 
-func (fs *FS) openFlags(flags uint32) uint32 {
-	if fs.opts.OpenFlags == nil {
-		return 0
-	}
-	return fs.opts.OpenFlags(flags)
-}
+// openFlags: the bytes change by this mount alone, so the kernel may keep them.
+func openFlags(flags uint32) uint32 { return mountopt.OpenFlags(flags, true) }
 
 // Open opens a file.
 func (fs *FS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -46,7 +44,7 @@ func (fs *FS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.S
 	if in.Flags&syscall.O_TRUNC != 0 {
 		n.truncate()
 	}
-	out.OpenFlags = fs.openFlags(in.Flags)
+	out.OpenFlags = openFlags(in.Flags)
 	return fuse.OK
 }
 
@@ -94,7 +92,7 @@ func (fs *FS) Fsync(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK
 // FsyncDir has nothing to do.
 func (fs *FS) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
 
-// GetXAttr answers with what was set, else as Options.Xattr says.
+// GetXAttr answers with what was set, else as Canopy's mount does.
 func (fs *FS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	n := fs.node(header.NodeId)
 	if n == nil {
@@ -104,8 +102,8 @@ func (fs *FS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, de
 	value, ok := n.xattrs[name]
 	n.mu.RUnlock()
 	if !ok {
-		if fs.opts.Xattr != nil {
-			return 0, fs.opts.Xattr(name)
+		if st := mountopt.XattrStatus(name); !st.Ok() {
+			return 0, st
 		}
 		return 0, fuse.ENOATTR
 	}

@@ -14,28 +14,16 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-)
 
-// Options is what it shares with the mount that it is compared with.
-type Options struct {
-	Mount fuse.MountOptions
-	// How long the kernel may keep names, attributes and absent names.
-	Entry, Attr, Negative time.Duration
-	// Xattr says what a question for an extended attribute that no file has is
-	// answered with, by name. nil answers ENODATA.
-	Xattr func(name string) fuse.Status
-	// NoOpenDir answers OPENDIR with ENOSYS (NO_OPENDIR_SUPPORT).
-	NoOpenDir bool
-	// OpenFlags returns the FOPEN_ flags of an open with the given O_ flags.
-	OpenFlags func(flags uint32) uint32
-}
+	"github.com/canopyfs/canopy/clientfuse/mountopt"
+)
 
 const shards = 64
 
 // FS is the file system. Make it with New.
 type FS struct {
 	fuse.RawFileSystem
-	opts  Options
+	opts  mountopt.Options
 	next  atomic.Uint64
 	table [shards]struct {
 		mu    sync.RWMutex
@@ -43,8 +31,8 @@ type FS struct {
 	}
 }
 
-// New returns an empty file system.
-func New(opts Options) *FS {
+// New returns an empty file system that behaves as a mount with the options.
+func New(opts mountopt.Options) *FS {
 	fs := &FS{RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts}
 	for i := range fs.table {
 		fs.table[i].nodes = map[uint64]*node{}
@@ -154,8 +142,8 @@ func (fs *FS) answer(n *node, out *fuse.EntryOut) {
 	out.Generation = 1
 	out.Attr = n.attr
 	n.mu.RUnlock()
-	out.SetEntryTimeout(fs.opts.Entry)
-	out.SetAttrTimeout(fs.opts.Attr)
+	out.SetEntryTimeout(fs.opts.EntryTimeout())
+	out.SetAttrTimeout(fs.opts.AttrTimeout())
 }
 
 // Lookup finds a name.
@@ -168,8 +156,8 @@ func (fs *FS) Lookup(_ <-chan struct{}, header *fuse.InHeader, name string, out 
 	s := d.dir.byName[name]
 	d.mu.RUnlock()
 	if s == nil {
-		if fs.opts.Negative > 0 {
-			out.SetEntryTimeout(fs.opts.Negative)
+		if absent := fs.opts.EntryTimeout(); absent > 0 {
+			out.SetEntryTimeout(absent)
 			return fuse.OK // node id 0: the kernel keeps that it is absent
 		}
 		return fuse.ENOENT
@@ -187,7 +175,7 @@ func (fs *FS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) 
 	n.mu.RLock()
 	out.Attr = n.attr
 	n.mu.RUnlock()
-	out.SetTimeout(fs.opts.Attr)
+	out.SetTimeout(fs.opts.AttrTimeout())
 	return fuse.OK
 }
 
@@ -224,7 +212,7 @@ func (fs *FS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) 
 	}
 	n.attr.SetTimes(nil, nil, &now)
 	out.Attr = n.attr
-	out.SetTimeout(fs.opts.Attr)
+	out.SetTimeout(fs.opts.AttrTimeout())
 	return fuse.OK
 }
 

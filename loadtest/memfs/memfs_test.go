@@ -17,25 +17,16 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/canopyfs/canopy/clientfuse/mountopt"
 )
 
 const childEnv = "CANOPY_MEMFS_TEST_DIR"
 
-func testOptions() Options {
-	return Options{
-		Entry: time.Minute, Attr: time.Minute, NoOpenDir: true,
-		Mount: fuse.MountOptions{
-			MaxWrite:          1 << 20,
-			ExtraCapabilities: fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_DONT_MASK,
-			Options:           []string{"default_permissions"},
-		},
-		Xattr: func(name string) fuse.Status {
-			if name == "security.selinux" {
-				return fuse.Status(syscall.EOPNOTSUPP)
-			}
-			return fuse.ENOATTR
-		},
-	}
+func testOptions() mountopt.Options {
+	o := mountopt.Default()
+	o.Relaxed = time.Minute
+	return o
 }
 
 func TestMain(m *testing.M) {
@@ -207,7 +198,7 @@ func TestOpenFileSurvivesUnlink(t *testing.T) {
 }
 
 func TestTidyKeepsOrder(t *testing.T) {
-	fs := New(Options{})
+	fs := New(mountopt.Options{})
 	root := fs.node(fuse.FUSE_ROOT_ID)
 	now := time.Now()
 	for i := range 300 {

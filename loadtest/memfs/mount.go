@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/canopyfs/canopy/clientfuse/mountopt"
 )
 
 // ready is what a process that serves the file system says when it is mounted.
@@ -23,18 +23,10 @@ const stopTimeout = 10 * time.Second
 // Serve mounts the file system on dir, says so on out, and serves it until in
 // ends or ctx is done; then it unmounts. It is what a process of its own runs:
 // a program that uses a mount that it serves itself can come to a standstill.
-func Serve(ctx context.Context, dir string, opts Options, in io.Reader, out io.Writer) error {
-	o := opts.Mount
-	o.DirectMount = os.Geteuid() == 0
-	o.FsName, o.Name = "memfs", "canopy-floor"
-	server, err := fuse.NewServer(New(opts), dir, &o)
+func Serve(ctx context.Context, dir string, opts mountopt.Options, in io.Reader, out io.Writer) error {
+	m, err := mountopt.Serve(New(opts), mountopt.Config{Dir: dir, Source: "memory", Options: opts})
 	if err != nil {
-		return fmt.Errorf("mount the file system in memory on %s: %w", dir, err)
-	}
-	served := make(chan struct{})
-	go func() { defer close(served); server.Serve() }()
-	if err := server.WaitMount(); err != nil {
-		return errors.Join(fmt.Errorf("mount the file system in memory on %s: %w", dir, err), server.Unmount())
+		return err
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _, _ = io.Copy(io.Discard, in) }() // ends with the process at the latest
@@ -43,15 +35,13 @@ func Serve(ctx context.Context, dir string, opts Options, in io.Reader, out io.W
 		select {
 		case <-ended:
 		case <-ctx.Done():
-		case <-served:
+		case <-m.Done():
 			return nil // unmounted by someone else
 		}
 	}
-	if e := server.Unmount(); e != nil {
-		return errors.Join(err, fmt.Errorf("unmount %s: %w", dir, e))
-	}
-	<-served
-	return err
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout/2)
+	defer cancel()
+	return errors.Join(err, m.Unmount(stopping))
 }
 
 // Mounted is a file system in memory that another process serves.

@@ -132,7 +132,7 @@ func (fs *FS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fus
 		return st
 	}
 	fs.answer(n, &out.EntryOut)
-	out.OpenFlags = fs.openFlags(in.Flags)
+	out.OpenFlags = openFlags(in.Flags)
 	return fuse.OK
 }
 
