@@ -71,9 +71,9 @@ func (p *plan) roles() []string {
 		roles = append(roles, dataServerRole(i), dataServerRole(i)+".http")
 	}
 	if len(p.Etcd) == 0 {
-		roles = append(roles, "etcd", "etcd.peer")
+		roles = append(roles, "etcd")
 	}
-	return append(roles, "mount.http")
+	return roles
 }
 
 // assign gives every role an address: consecutive ports from the one of
