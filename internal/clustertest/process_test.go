@@ -1,0 +1,151 @@
+package clustertest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a started binary.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	out  *output
+	done chan struct{}
+	err  error // after done
+}
+
+// output collects what a process prints.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// start starts a binary; the test's end kills it if it still runs.
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{name: name, out: &output{}, done: make(chan struct{})}
+	p.cmd = exec.Command(bin(name), args...)
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.signal(syscall.SIGKILL)
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s printed:\n%s", name, tail(p.out.String(), 60))
+		}
+	})
+	return p
+}
+
+func tail(s string, lines int) string {
+	all := strings.Split(s, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+func (p *process) signal(s syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(p.cmd.Process.Pid, s) // it may have ended just now
+	}
+}
+
+// waitOutput waits until the process printed text.
+func (p *process) waitOutput(t *testing.T, text string, timeout time.Duration) {
+	t.Helper()
+	eventually(t, timeout, p.name+" prints "+text, func() error {
+		if strings.Contains(p.out.String(), text) {
+			return nil
+		}
+		select {
+		case <-p.done:
+			t.Fatalf("%s ended (%v) and printed:\n%s", p.name, p.err, p.out)
+		default:
+		}
+		return errors.New("not yet")
+	})
+}
+
+// stop sends SIGINT and checks that the process ends with code 0.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.signal(syscall.SIGINT)
+	select {
+	case <-p.done:
+	case <-time.After(40 * time.Second):
+		p.signal(syscall.SIGQUIT)
+		<-p.done
+		t.Fatalf("%s did not end after SIGINT", p.name)
+	}
+	if p.err != nil {
+		t.Fatalf("%s ended with %v", p.name, p.err)
+	}
+}
+
+// eventually polls until check returns nil.
+func eventually(t *testing.T, timeout time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s: %v", timeout, what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// command runs a binary to its end and returns its output and exit code.
+func command(t *testing.T, name string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(bin(name), args...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// must runs a binary that has to succeed.
+func must(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, errOut, code := command(t, name, args...)
+	if code != 0 {
+		t.Fatalf("%s %s: exit %d\n%s%s", name, strings.Join(args, " "), code, out, errOut)
+	}
+	return out
+}
+
+var _ io.Writer = (*output)(nil)
