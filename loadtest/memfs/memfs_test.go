@@ -50,7 +50,6 @@ func mount(t *testing.T) *Mounted {
 	m, err := Start(context.Background(), t.TempDir(), func(ctx context.Context, dir string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0])
 		cmd.Env = append(os.Environ(), childEnv+"="+dir)
-		cmd.Stderr = os.Stderr
 		return cmd
 	})
 	if err != nil {
