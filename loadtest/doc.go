@@ -4,12 +4,15 @@
 //
 //	loadtest          results: what was measured, as text, JSON and a plot
 //	loadtest/hist     latency histogram that can be merged and sent over a pipe
-//	loadtest/target   what is measured: any directory, or Canopy by its library
+//	loadtest/target   what is measured: any directory
+//	loadtest/library  the same by Canopy's client library
 //	loadtest/meta     mdtest's phases, by threads or processes
 //	loadtest/durable  the writer and the checker of kill tests
 //	loadtest/floor    bare gRPC stream, bare disk
 //	loadtest/memfs    a FUSE file system that answers from memory
 //	loadtest/bulk     large files
+//	loadtest/child    parts that run in processes of their own
+//	loadtest/proc     CPU time and the machine
 //
 // Nothing but cmd/loadtest imports them.
 package loadtest

@@ -67,9 +67,12 @@ type crew struct {
 	count   func(n int64) // told of operations done
 }
 
+// Opener connects to what the settings name.
+type Opener func(ctx context.Context, cfg *Config) (target.Target, error)
+
 // newCrew connects to the target for the workers first to first+Workers-1.
-func newCrew(ctx context.Context, cfg *Config, first int, count func(int64)) (*crew, error) {
-	tg, err := openTarget(ctx, cfg)
+func newCrew(ctx context.Context, cfg *Config, open Opener, first int, count func(int64)) (*crew, error) {
+	tg, err := open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -78,13 +81,6 @@ func newCrew(ctx context.Context, cfg *Config, first int, count func(int64)) (*c
 		c.workers = append(c.workers, &worker{id: first + i, cfg: cfg, sets: map[string]*names{}})
 	}
 	return c, nil
-}
-
-func openTarget(ctx context.Context, cfg *Config) (target.Target, error) {
-	if cfg.Path != "" {
-		return target.NewPath(cfg.Path)
-	}
-	return target.NewLibrary(ctx, target.Library{Cluster: cfg.Cluster, Root: cfg.Root, Relaxed: cfg.Relaxed})
 }
 
 func (c *crew) close(ctx context.Context) error {

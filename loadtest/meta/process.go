@@ -43,7 +43,7 @@ const (
 
 // Child is what a worker process runs: it serves one run over in and out until
 // in ends.
-func Child(ctx context.Context, in io.Reader, out io.Writer) error {
+func Child(ctx context.Context, open Opener, in io.Reader, out io.Writer) error {
 	dec := json.NewDecoder(in)
 	p := &childPipe{enc: json.NewEncoder(out)}
 	var first request
@@ -51,7 +51,7 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 		return errors.New("a worker process is started by a run, not by hand")
 	}
 	cfg := first.Hello.Config
-	c, err := newCrew(ctx, &cfg, first.Hello.First, func(n int64) { p.counted.Add(n) })
+	c, err := newCrew(ctx, &cfg, open, first.Hello.First, func(n int64) { p.counted.Add(n) })
 	if err != nil {
 		return errors.Join(p.send(answer{Error: err.Error()}), err)
 	}

@@ -23,6 +23,7 @@ const (
 
 // Env is what a run uses besides its settings.
 type Env struct {
+	Open   Opener
 	Spawn  Spawn         // needed with Config.Processes
 	Bar    *progress.Bar // may be nil
 	Groups []proc.Group  // other processes whose CPU time is reported
@@ -40,7 +41,7 @@ func Run(ctx context.Context, cfg Config, env Env) (s *loadtest.Series, err erro
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	tg, err := openTarget(ctx, &cfg)
+	tg, err := env.Open(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func Run(ctx context.Context, cfg Config, env Env) (s *loadtest.Series, err erro
 	if cfg.Processes > 0 {
 		r, err = startFleet(ctx, &cfg, env.Spawn, env.Bar.Add)
 	} else {
-		r, err = newCrew(ctx, &cfg, 0, env.Bar.Add)
+		r, err = newCrew(ctx, &cfg, env.Open, 0, env.Bar.Add)
 	}
 	if err != nil {
 		return nil, err

@@ -18,13 +18,15 @@ const childEnv = "CANOPY_LOADTEST_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
-		if err := Child(context.Background(), os.Stdin, os.Stdout); err != nil {
+		if err := Child(context.Background(), openPath, os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
+
+func openPath(_ context.Context, cfg *Config) (target.Target, error) { return target.NewPath(cfg.Path) }
 
 func spawnSelf(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0])
@@ -69,7 +71,7 @@ func checkSeries(t *testing.T, cfg Config, s *loadtest.Series) {
 func TestThreads(t *testing.T) {
 	dir := t.TempDir()
 	cfg := config(dir)
-	s, err := Run(t.Context(), cfg, Env{Name: loadtest.SeriesTarget})
+	s, err := Run(t.Context(), cfg, Env{Open: openPath, Name: loadtest.SeriesTarget})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func TestProcesses(t *testing.T) {
 	dir := t.TempDir()
 	cfg := config(dir)
 	cfg.Processes, cfg.Workers = 3, 2
-	s, err := Run(t.Context(), cfg, Env{Spawn: spawnSelf})
+	s, err := Run(t.Context(), cfg, Env{Open: openPath, Spawn: spawnSelf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func TestProcesses(t *testing.T) {
 func TestProcessThatCannotStart(t *testing.T) {
 	cfg := config(t.TempDir())
 	cfg.Processes = 2
-	_, err := Run(t.Context(), cfg, Env{Spawn: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, "/bin/true") }})
+	_, err := Run(t.Context(), cfg, Env{Open: openPath, Spawn: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, "/bin/true") }})
 	if err == nil || !strings.Contains(err.Error(), "worker process") {
 		t.Fatalf("error: %v", err)
 	}
@@ -110,7 +112,7 @@ func TestCancelStopsTheRun(t *testing.T) {
 	cfg.Items, cfg.Warmup = 1_000_000, 0
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := Run(ctx, cfg, Env{}); err == nil {
+	if _, err := Run(ctx, cfg, Env{Open: openPath}); err == nil {
 		t.Fatal("no error")
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
@@ -122,7 +124,7 @@ func TestLimitEndsCreateEarly(t *testing.T) {
 	cfg := config(t.TempDir())
 	cfg.Items, cfg.Warmup, cfg.Limit, cfg.Dirs = 1_000_000, 0, 30*time.Millisecond, []string{Own}
 	cfg.Phases = []string{Create, Stat, Unlink}
-	s, err := Run(t.Context(), cfg, Env{})
+	s, err := Run(t.Context(), cfg, Env{Open: openPath})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +138,7 @@ func TestKeepLeavesFiles(t *testing.T) {
 	dir := t.TempDir()
 	cfg := config(dir)
 	cfg.Keep, cfg.Phases, cfg.Dirs = true, []string{Create}, []string{Shared}
-	if _, err := Run(t.Context(), cfg, Env{}); err != nil {
+	if _, err := Run(t.Context(), cfg, Env{Open: openPath}); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(dir + "/run/shared/f.*"); len(left) != cfg.Total()*cfg.Items {

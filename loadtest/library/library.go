@@ -1,4 +1,6 @@
-package target
+// Package library puts a load on Canopy by its client library: each operation
+// by a directory's inode and a name, as a mount or a program does.
+package library
 
 import (
 	"context"
@@ -8,10 +10,16 @@ import (
 	"time"
 
 	"github.com/canopyfs/canopy/client"
+	"github.com/canopyfs/canopy/loadtest/target"
 )
 
-// Library says how to reach a cluster by the client library.
-type Library struct {
+const (
+	fileMode = 0o644
+	dirMode  = 0o755
+)
+
+// Config says how to reach a cluster.
+type Config struct {
 	Cluster string        // host:port[,host:port...]
 	Root    string        // path in the namespace below which the load works
 	Relaxed time.Duration // see client.Config
@@ -25,22 +33,14 @@ type libTarget struct {
 	root string
 }
 
-// NewLibrary connects to the cluster.
-func NewLibrary(ctx context.Context, cfg Library) (Target, error) {
+// Open connects to the cluster.
+func Open(ctx context.Context, cfg Config) (target.Target, error) {
 	c, err := client.Connect(ctx, client.Config{Cluster: cfg.Cluster, Mount: "loadtest", Relaxed: cfg.Relaxed, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
 	cred := client.Cred{UID: uint32(syscall.Getuid()), GID: uint32(syscall.Getgid())}
 	return &libTarget{c: c, fsys: c.FS(cred), cred: cred, root: path.Clean("/" + cfg.Root)}, nil
-}
-
-// Client returns the client of a target that NewLibrary made, nil of others.
-func Client(t Target) *client.Client {
-	if l, ok := t.(*libTarget); ok {
-		return l.c
-	}
-	return nil
 }
 
 func (t *libTarget) Describe() string { return "library, " + t.root }
@@ -57,7 +57,7 @@ func (t *libTarget) RemoveAll(ctx context.Context, rel string) error {
 	return t.fsys.RemoveAll(ctx, t.path(rel))
 }
 
-func (t *libTarget) Dir(ctx context.Context, rel string) (Dir, error) {
+func (t *libTarget) Dir(ctx context.Context, rel string) (target.Dir, error) {
 	n, _, err := t.fsys.Walk(ctx, t.path(rel), true)
 	if err != nil {
 		return nil, err
