@@ -1,0 +1,184 @@
+package chunkstore
+
+import (
+	"hash/crc32"
+	"path/filepath"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// Cut makes the column know a size epoch and the cuts that lead to it, durably.
+// A column that does not exist is made: it must refuse writes of older epochs. A
+// repetition, and a cut that comes late, change nothing (PROTOCOLS J1).
+func (s *Store) Cut(key Key, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
+	if s.deleted.has(key) {
+		return nil
+	}
+	c, err := s.acquire(key, true, sizeEpoch)
+	if err != nil {
+		return err
+	}
+	defer s.unref(c)
+	if err := s.cut(c, sizeEpoch, cuts); err != nil {
+		return err
+	}
+	return s.syncColumn(c)
+}
+
+// cut applies the cuts of epochs that the column does not know yet. To lose
+// bytes it first makes the intention durable, so that a crash in between is
+// completed at the next open.
+func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
+	hold, err := c.lock.Acquire(background(), 0, rangelock.All, true)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	if _, err := s.ensureOpen(c, true, sizeEpoch); err != nil {
+		return err
+	}
+	known := c.epoch.Load()
+	if sizeEpoch <= known {
+		return nil
+	}
+	size := c.size.Load()
+	for _, cut := range cuts {
+		if cut.SizeEpoch > known && cut.SizeEpoch <= sizeEpoch {
+			size = min(size, cut.Size)
+		}
+	}
+	c.epoch.Store(sizeEpoch)
+	if size == c.size.Load() {
+		return c.writeHeader(c.file, noCut)
+	}
+	if err := c.writeHeader(c.file, size); err != nil {
+		return err
+	}
+	if err := c.file.Sync(); err != nil {
+		return ioError("cut", c.key, err)
+	}
+	return c.finishCut(c.file, size, true)
+}
+
+// finishCut truncates the file to the size. With verify it checks the last
+// block first; after a crash its tail may be cut already.
+func (c *column) finishCut(f File, size uint64, verify bool) error {
+	if size < c.size.Load() || !verify {
+		if err := c.cutEntries(f, size, verify); err != nil {
+			return err
+		}
+		if err := f.Truncate(fileBytes(size)); err != nil {
+			return ioError("cut", c.key, err)
+		}
+		c.size.Store(size)
+	}
+	return c.writeHeader(f, noCut)
+}
+
+// cutEntries sets the checksum of the block that is cut in two, and clears
+// those behind it in its group; the pages of later groups go with the file's
+// tail.
+func (c *column) cutEntries(f File, size uint64, verify bool) error {
+	number, keep := size/BlockBytes, size%BlockBytes
+	end := groupEnd(number)
+	sp := spanAt(number, end)
+	entries := make([]byte, sp.blocks*entryBytes)
+	if keep > 0 {
+		block := make([]byte, BlockBytes)
+		old := make([]byte, entryBytes)
+		if err := readRaw(f, c.key, old, sp.entries); err != nil {
+			return err
+		}
+		if err := readRaw(f, c.key, block, sp.data); err != nil {
+			return err
+		}
+		e := getEntry(old, 0)
+		if verify && e.cur != 0 && sumOf(crc32.Checksum(block, castagnoli)) != e.cur {
+			return &ChecksumError{Key: c.key, Block: number}
+		}
+		if e.cur != 0 {
+			clear(block[keep:])
+			sum := sumOf(crc32.Checksum(block, castagnoli))
+			putEntry(entries, 0, entry{cur: sum, prev: sum})
+		}
+	}
+	if _, err := f.WriteAt(entries, sp.entries); err != nil {
+		return ioError("cut", c.key, err)
+	}
+	c.written.Add(1)
+	return nil
+}
+
+// Sync makes all that was written to the column durable. A column that does not
+// exist has nothing to sync.
+func (s *Store) Sync(key Key) error {
+	c, err := s.acquire(key, false, 0)
+	if err != nil || c == nil {
+		return err
+	}
+	defer s.unref(c)
+	return s.syncColumn(c)
+}
+
+// syncColumn syncs what was written before the call. Callers that come together
+// share one sync. After a failed sync the column stays failed: the kernel may
+// have dropped what it could not write.
+func (s *Store) syncColumn(c *column) error {
+	want := c.written.Load()
+	c.syncMu.Lock()
+	defer c.syncMu.Unlock()
+	if c.syncError != nil {
+		return c.syncError
+	}
+	if c.file == nil || c.synced >= want && !c.newEntry.Load() {
+		return nil
+	}
+	have := c.written.Load()
+	if err := c.file.Sync(); err != nil {
+		c.syncError = ioError("sync", c.key, err)
+		return c.syncError
+	}
+	if c.newEntry.Load() {
+		if err := s.fs.SyncDir(filepath.Dir(c.path)); err != nil {
+			c.syncError = ioError("sync", c.key, err)
+			return c.syncError
+		}
+		c.newEntry.Store(false)
+	}
+	c.synced = have
+	return nil
+}
+
+// SizeEpoch returns the epoch that the column knows, 0 if it does not exist.
+func (s *Store) SizeEpoch(key Key) (uint64, error) {
+	c, err := s.acquire(key, false, 0)
+	if err != nil || c == nil {
+		return 0, err
+	}
+	defer s.unref(c)
+	return c.epoch.Load(), nil
+}
+
+// Usage returns the size of the disk and what may still be written.
+func (s *Store) Usage() (totalBytes, freeBytes uint64, err error) {
+	total, free, err := s.fs.Usage(s.dir)
+	if err != nil {
+		return 0, 0, fserr.New(fserr.IO, "usage", err)
+	}
+	reserve := s.options.ReserveBytes
+	if reserve == 0 {
+		reserve = min(64<<20, total/100)
+	}
+	if free < reserve {
+		return total, 0, nil
+	}
+	return total, free - reserve, nil
+}
+
+// full reports whether the disk has no room for more bytes.
+func (s *Store) full(bytes uint64) bool {
+	_, free, err := s.Usage()
+	return err == nil && free < bytes
+}
