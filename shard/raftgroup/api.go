@@ -82,8 +82,9 @@ type Config struct {
 type ReplicaConfig struct {
 	Shard   base.ShardID
 	Replica base.ReplicaID // never re-used within the shard (PROTOCOLS A6)
-	// Members are the Raft addresses of the shard's first replicas. Empty with
-	// Join; ignored on a restart.
+	// Members are the shard's replicas, this one too. A new shard starts with
+	// just these, the same on each of their nodes. With Join and on a restart they
+	// only say which node a replica is on.
 	Members map[base.ReplicaID]Member
 	Join    bool // the replica was added to a running shard by AddReplica
 	Machine Machine

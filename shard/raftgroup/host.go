@@ -1,39 +1,340 @@
 package raftgroup
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lni/dragonboat/v4"
+	"github.com/lni/dragonboat/v4/config"
+	"github.com/lni/dragonboat/v4/logger"
+	"github.com/lni/dragonboat/v4/plugin/tan"
+	"github.com/lni/dragonboat/v4/raftio"
+	sm "github.com/lni/dragonboat/v4/statemachine"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
+// Raft's clock. A follower that hears nothing for 0.5 to 1 s stands for
+// election; with a lease of 1.5 s a killed holder is replaced within 3 s even if
+// the first election fails.
+const (
+	rttMillisecond = 20
+	electionRTT    = 25
+	heartbeatRTT   = 2
+)
+
+// execShards is part of the log's format: Dragonboat refuses a directory that
+// was written with another number.
+const execShards = 4
+
 // Host is one node's end of all its shards.
-type Host struct{}
+type Host struct {
+	cfg     Config
+	clock   Clock
+	log     *slog.Logger
+	metrics *hostMetrics
+	fs      config.IFS
+	logs    *logFactory
+	nh      *dragonboat.NodeHost
+
+	mu     sync.Mutex
+	groups map[base.ShardID]*Group
+	closed bool
+}
 
 // NewHost opens the Raft log and listens. A directory or port in use is an
 // error that says so.
-func NewHost(cfg Config) (*Host, error) { return nil, fserr.Internal }
+func NewHost(cfg Config) (h *Host, err error) {
+	if cfg.Node == 0 || cfg.Store == nil || cfg.Dir == "" || cfg.RaftAddress == "" || cfg.Cluster == "" {
+		return nil, fserr.New(fserr.Invalid, "start raft", errors.New("node, store, directory, address and cluster must be given"))
+	}
+	setDefaults(&cfg)
+	if err := checkHostname(cfg.Dir); err != nil {
+		return nil, err
+	}
+	quiet()
+	h = &Host{
+		cfg: cfg, clock: cfg.Clock, log: cfg.Logger, groups: make(map[base.ShardID]*Group),
+		fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
+	}
+	h.metrics = newHostMetrics(cfg.Registerer)
+	h.nh, err = newNodeHost(h.nodeHostConfig())
+	if err != nil {
+		h.metrics.unregister()
+		return nil, explain(err, cfg)
+	}
+	return h, nil
+}
 
-// Start starts a replica and returns when it has applied what its log holds as
-// committed. A state that is older than the log says is an error (PROTOCOLS A6).
+func setDefaults(cfg *Config) {
+	set(&cfg.LeaseDuration, 1500*time.Millisecond)
+	set(&cfg.CommandTimeout, 10*time.Second)
+	set(&cfg.QueueCommands, 16384)
+	set(&cfg.QueueBytes, 64<<20)
+	set(&cfg.SnapshotEntries, 100_000)
+	set(&cfg.SnapshotBytes, 256<<20)
+	set(&cfg.CompactionOverhead, 20_000)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = SystemClock{}
+	}
+}
+
+func set[T comparable](v *T, value T) {
+	var zero T
+	if *v == zero {
+		*v = value
+	}
+}
+
+// quiet keeps Dragonboat's own log, which is the process's, to errors: what
+// operators need of it comes through events to our log.
+func quiet() {
+	for _, name := range []string{
+		"config", "dragonboat", "gossip", "grpc", "logdb", "raft", "raftpb", "registry", "rsm", "server", "settings",
+		"tan", "transport",
+	} {
+		logger.GetLogger(name).SetLevel(logger.CRITICAL)
+	}
+}
+
+// checkHostname refuses a log that was written under another host name:
+// Dragonboat would not find it and begin an empty one.
+func checkHostname(dir string) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("raft log: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != name {
+			return fserr.New(fserr.Invalid, "start raft", fmt.Errorf(
+				"the Raft log in %s was written under the host name %q, but this host is called %q: give the host its old name back, "+
+					"or remove this node and add a new one", dir, e.Name(), name))
+		}
+	}
+	return nil
+}
+
+func (h *Host) nodeHostConfig() config.NodeHostConfig {
+	logs := config.GetTinyMemLogDBConfig()
+	logs.KVWriteBufferSize = 2 << 20 // one buffer per step worker
+	hash := fnv.New64a()
+	hash.Write([]byte(h.cfg.Cluster))
+	return config.NodeHostConfig{
+		DeploymentID:      hash.Sum64() | 1,
+		NodeHostDir:       h.cfg.Dir,
+		RTTMillisecond:    rttMillisecond,
+		RaftAddress:       h.cfg.RaftAddress,
+		ListenAddress:     h.cfg.ListenAddress,
+		RaftEventListener: listener{h},
+		MaxSendQueueSize:  256 << 20, MaxReceiveQueueSize: 256 << 20,
+		Expert: config.ExpertConfig{
+			LogDBFactory: h.logs,
+			LogDB:        logs,
+			FS:           h.fs,
+			Engine: config.EngineConfig{
+				ExecShards: execShards, CommitShards: 1, ApplyShards: 4, SnapshotShards: 2, CloseShards: 2,
+			},
+		},
+	}
+}
+
+// newNodeHost turns a panic of Dragonboat's start into an error.
+func newNodeHost(c config.NodeHostConfig) (nh *dragonboat.NodeHost, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("dragonboat: %v", r)
+		}
+	}()
+	return dragonboat.NewNodeHost(c)
+}
+
+// logFactory keeps hold of the log that Dragonboat opens.
+type logFactory struct {
+	config.LogDBFactory
+	db raftio.ILogDB
+}
+
+func (f *logFactory) Create(c config.NodeHostConfig, cb config.LogDBCallback, dirs, wals []string) (raftio.ILogDB, error) {
+	db, err := f.LogDBFactory.Create(c, cb, dirs, wals)
+	f.db = db
+	return db, err
+}
+
+// Start starts a replica. A state that is older than the log says is an error
+// (PROTOCOLS A6).
 func (h *Host) Start(ctx context.Context, rc ReplicaConfig) (*Group, error) {
-	return nil, fserr.Internal
+	if rc.Shard == 0 || rc.Replica == 0 || rc.Machine == nil {
+		return nil, fserr.New(fserr.Invalid, "start replica", errors.New("shard, replica and machine must be given"))
+	}
+	applied, err := h.claimRange(rc)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.checkLog(rc, applied); err != nil {
+		return nil, err
+	}
+	g := newGroup(h, rc)
+	h.mu.Lock()
+	if _, ok := h.groups[rc.Shard]; ok || h.closed {
+		h.mu.Unlock()
+		return nil, fserr.New(fserr.Exist, "start replica", fmt.Errorf("a replica of shard %s runs already, or the host is closed", rc.Shard))
+	}
+	h.groups[rc.Shard] = g
+	h.mu.Unlock()
+	g.session = h.nh.GetNoOPSession(uint64(rc.Shard))
+	g.workers.Add(2)
+	go g.run()
+	go g.sm.upkeep.run()
+	if err := h.startReplica(ctx, g); err != nil {
+		g.close()
+		h.forget(g)
+		return nil, fmt.Errorf("start replica %s of shard %s: %w", rc.Replica, rc.Shard, err)
+	}
+	if leader, _, ok, err := h.nh.GetLeaderID(uint64(rc.Shard)); err == nil && ok {
+		g.leaderChanged(base.ReplicaID(leader))
+	}
+	return g, nil
+}
+
+func (h *Host) startReplica(ctx context.Context, g *Group) error {
+	rc := g.cfg
+	members := make(map[uint64]dragonboat.Target)
+	known := h.nh.HasNodeInfo(uint64(rc.Shard), uint64(rc.Replica))
+	if !known && !rc.Join {
+		for id, m := range rc.Members {
+			members[uint64(id)] = m.RaftAddress
+		}
+	}
+	create := func(uint64, uint64) sm.IOnDiskStateMachine { return g.sm }
+	for {
+		err := h.nh.StartOnDiskReplica(members, rc.Join, create, config.Config{
+			ShardID: uint64(rc.Shard), ReplicaID: uint64(rc.Replica),
+			CheckQuorum: true, PreVote: true, ElectionRTT: electionRTT, HeartbeatRTT: heartbeatRTT,
+			CompactionOverhead:  h.cfg.CompactionOverhead, // snapshots are asked for by upkeep (A5)
+			OrderedConfigChange: false, WaitReady: true,
+		})
+		if !errors.Is(err, dragonboat.ErrShardAlreadyExist) {
+			return err
+		}
+		select { // the last replica of the shard here is still being unloaded
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+func (h *Host) forget(g *Group) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.groups[g.cfg.Shard] == g {
+		delete(h.groups, g.cfg.Shard)
+	}
 }
 
 // Group returns the running replica of a shard, nil if there is none.
-func (h *Host) Group(shard base.ShardID) *Group { return nil }
+func (h *Host) Group(shard base.ShardID) *Group {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.groups[shard]
+}
 
 // Groups returns the running replicas, in the order of their shards.
-func (h *Host) Groups() []*Group { return nil }
+func (h *Host) Groups() []*Group {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*Group, 0, len(h.groups))
+	for _, g := range h.groups {
+		all = append(all, g)
+	}
+	slices.SortFunc(all, func(a, b *Group) int { return cmp.Compare(a.cfg.Shard, b.cfg.Shard) })
+	return all
+}
 
 // Stop stops the replica of a shard. Waiting commands fail with NotReady, those
 // in flight with TimedOut.
-func (h *Host) Stop(ctx context.Context, shard base.ShardID) error { return fserr.Internal }
+func (h *Host) Stop(ctx context.Context, shard base.ShardID) error {
+	g := h.Group(shard)
+	if g == nil {
+		return fserr.New(fserr.UnknownShard, "stop replica", nil)
+	}
+	g.close()
+	h.forget(g)
+	if err := h.nh.StopShard(uint64(shard)); err != nil && !errors.Is(err, dragonboat.ErrShardNotFound) {
+		return fmt.Errorf("stop shard %s: %w", shard, err)
+	}
+	select {
+	case <-g.sm.closed:
+		return nil
+	case <-ctx.Done():
+		return fserr.New(fserr.TimedOut, "stop replica", ctx.Err())
+	}
+}
 
 // Remove stops the replica for good and removes its log and state. It must have
 // left the shard's membership.
-func (h *Host) Remove(ctx context.Context, shard base.ShardID) error { return fserr.Internal }
+func (h *Host) Remove(ctx context.Context, id base.ShardID) error {
+	g := h.Group(id)
+	if g == nil {
+		return fserr.New(fserr.UnknownShard, "remove replica", nil)
+	}
+	if err := h.Stop(ctx, id); err != nil {
+		return err
+	}
+	if err := h.nh.SyncRemoveData(ctx, uint64(id), uint64(g.cfg.Replica)); err != nil {
+		return fmt.Errorf("remove the log of shard %s: %w", id, err)
+	}
+	lo, hi := schema.ShardRange(id)
+	return h.setOwner(id, func(b shard.Batch) error { return b.DeleteRange(lo, hi) })
+}
 
-// Close releases nothing: it stops all replicas and the host. For a drain call
+// Close stops all replicas and the host. It releases no lease: for a drain call
 // Release on the groups first.
-func (h *Host) Close(ctx context.Context) error { return fserr.Internal }
+func (h *Host) Close(ctx context.Context) error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	h.mu.Unlock()
+	for _, g := range h.Groups() {
+		g.close()
+		h.forget(g)
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("close dragonboat: %v", r)
+			}
+		}()
+		h.nh.Close()
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		h.metrics.unregister()
+		return err
+	case <-ctx.Done():
+		return fserr.New(fserr.TimedOut, "close raft", ctx.Err())
+	}
+}

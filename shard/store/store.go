@@ -1,9 +1,15 @@
 package store
 
 import (
-	"context"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,6 +20,11 @@ import (
 
 // FormatVersion is what this binary writes. A store of a newer one is refused.
 const FormatVersion = 1
+
+const (
+	defaultCacheBytes    = 64 << 20
+	defaultMemTableBytes = 32 << 20
+)
 
 // Options says where and whose a store is.
 type Options struct {
@@ -29,44 +40,169 @@ type Options struct {
 }
 
 // Store is one node's store. Its methods are safe for concurrent use.
-type Store struct{}
+type Store struct {
+	dir         string
+	fs          vfs.FS
+	db          *pebble.DB
+	log         *slog.Logger
+	incarnation uint64
+	overlays    sync.Pool // of *overlay
+	installs    atomic.Uint64
+
+	committed atomic.Uint64 // batches that are visible
+	flush     flusher
+	metrics   *metrics
+}
 
 // Open opens or makes the store in o.Dir, and makes a new incarnation durable.
 // A store of a newer format, of another cluster or of another node is an error
 // that says so.
-func Open(o Options) (*Store, error) { return nil, fserr.Internal }
+func Open(o Options) (*Store, error) {
+	if o.Cluster == "" || o.Node == 0 || o.Dir == "" {
+		return nil, fserr.New(fserr.Invalid, "open store", errors.New("directory, cluster and node must be given"))
+	}
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{dir: o.Dir, fs: o.FS, log: o.Logger}
+	s.flush.init()
+	s.overlays.New = func() any { return newOverlay() }
+	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the store's directory: %w", err)
+	}
+	db, err := pebble.Open(o.Dir, s.pebbleOptions(o))
+	if err != nil {
+		return nil, fmt.Errorf("open the store in %s: %w", o.Dir, err)
+	}
+	s.db = db
+	if err := s.checkIdentity(o); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	if err := s.removeInstallFiles(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	s.metrics = newMetrics(s, o.Registerer)
+	return s, nil
+}
+
+func (s *Store) pebbleOptions(o Options) *pebble.Options {
+	cache, mem := o.CacheBytes, o.MemTableBytes
+	if cache == 0 {
+		cache = defaultCacheBytes
+	}
+	if mem == 0 {
+		mem = defaultMemTableBytes
+	}
+	po := &pebble.Options{
+		FS:                          o.FS,
+		DisableWAL:                  true, // A4: the Raft log is the log
+		FormatMajorVersion:          pebble.FormatNewest,
+		CacheSize:                   cache,
+		MemTableSize:                uint64(mem),
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       32,
+		BytesPerSync:                1 << 20,
+		Logger:                      pebbleLog{s.log},
+	}
+	// A4: without a WAL an ingest that waits in the queue of memtables would not
+	// be durable when the call returns.
+	po.Experimental.DisableIngestAsFlushable = func() bool { return true }
+	for i := range po.Levels {
+		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	po.EventListener = &pebble.EventListener{
+		BackgroundError: func(err error) { s.log.Error("store: background error", "err", err) },
+		WriteStallBegin: func(i pebble.WriteStallBeginInfo) { s.log.Warn("store: writes stall", "reason", i.Reason) },
+	}
+	return po
+}
 
 // Incarnation counts the opens of this store, this one included. It is durable.
 // Whoever starts the node compares it with what the cluster saw of it last: a
 // store whose count is not the next one is older than that (PROTOCOLS A6).
-func (s *Store) Incarnation() uint64 { return 0 }
+func (s *Store) Incarnation() uint64 { return s.incarnation }
 
 // NewSnapshot returns the state as it is now.
-func (s *Store) NewSnapshot() shard.Snapshot { return nil }
+func (s *Store) NewSnapshot() shard.Snapshot {
+	snap := s.db.NewSnapshot()
+	return &snapshot{reader: reader{r: snap}, snap: snap}
+}
 
 // NewBatch returns an empty batch over the present state. At most one batch may
 // be open for a range of keys at a time.
-func (s *Store) NewBatch() shard.Batch { return nil }
-
-// Flush returns when every batch up to seq, which Commit returned, is durable:
-// at once if that is so already (PROTOCOLS A5).
-func (s *Store) Flush(seq uint64) error { return fserr.Internal }
-
-// Install replaces what lies in [lo, hi), atomically and durably, by what fill
-// sets, which must come in key order (PROTOCOLS A4). Nobody may write to the
-// range meanwhile. If fill fails nothing changes.
-func (s *Store) Install(lo, hi []byte, fill func(set func(key, value []byte) error) error) error {
-	return fserr.Internal
-}
-
-// Wipe removes what lies in [lo, hi), durably.
-func (s *Store) Wipe(lo, hi []byte) error { return fserr.Internal }
-
-// Checksum is the SHA-256 of a range's keys and values, each with its length in
-// front, without those that schema.ChecksumSkips.
-func (s *Store) Checksum(ctx context.Context, r shard.Reader, lo, hi []byte) (sum [32]byte, keys, bytes int64, err error) {
-	return sum, 0, 0, fserr.Internal
+func (s *Store) NewBatch() shard.Batch {
+	o := s.overlays.Get().(*overlay)
+	return &batch{store: s, base: reader{r: s.db}, overlay: o}
 }
 
 // Close flushes and closes the store. Snapshots and batches must be closed.
-func (s *Store) Close() error { return nil }
+func (s *Store) Close() error {
+	s.metrics.unregister()
+	return errors.Join(s.db.Flush(), s.db.Close())
+}
+
+// reader reads from Pebble. It implements shard.Reader.
+type reader struct {
+	r     pebble.Reader
+	value io.Closer // of the value that Get returned last
+}
+
+// Get returns the key's value, valid until the next call.
+func (r *reader) Get(key []byte) ([]byte, bool, error) {
+	if err := r.release(); err != nil {
+		return nil, false, err
+	}
+	v, closer, err := r.r.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	r.value = closer
+	return v, true, nil
+}
+
+func (r *reader) release() error {
+	if r.value == nil {
+		return nil
+	}
+	c := r.value
+	r.value = nil
+	return c.Close()
+}
+
+// Scan calls fn for the keys in [lo, hi) in order.
+func (r *reader) Scan(lo, hi []byte, fn func(key, value []byte) (bool, error)) (err error) {
+	it, err := r.r.NewIter(&pebble.IterOptions{LowerBound: lo, UpperBound: hi})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := it.Close(); err == nil { // fn's error is returned as it is
+			err = cerr
+		}
+	}()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		more, err := fn(it.Key(), v)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+type snapshot struct {
+	reader
+	snap *pebble.Snapshot
+}
+
+func (s *snapshot) Close() error { return errors.Join(s.release(), s.snap.Close()) }

@@ -1,0 +1,291 @@
+package raftgroup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
+	"github.com/canopyfs/canopy/shard/store"
+)
+
+// testMachine stores each command under its own bytes, with how often it ran and
+// the time, and answers with the number of commands run so far.
+type testMachine struct {
+	shard base.ShardID
+	count uint64
+}
+
+func testKey(id base.ShardID, name string) []byte {
+	k := binary.BigEndian.AppendUint64(nil, uint64(id))
+	k = binary.BigEndian.AppendUint64(k, 1)
+	return append(append(k, 0x01), name...)
+}
+
+func (m *testMachine) Load(r shard.Reader) error {
+	v, found, err := r.Get(testKey(m.shard, ""))
+	m.count = 0
+	if err == nil && found {
+		m.count = binary.BigEndian.Uint64(v)
+	}
+	return err
+}
+
+func (m *testMachine) Apply(w shard.Writer, timeNS int64, commands [][]byte) ([][]byte, error) {
+	var results [][]byte
+	for _, c := range commands {
+		if string(c) == "break" {
+			return nil, errors.New("broken")
+		}
+		key := testKey(m.shard, string(c))
+		runs := uint64(0)
+		if v, found, err := w.Get(key); err != nil {
+			return nil, err
+		} else if found {
+			runs = binary.BigEndian.Uint64(v)
+		}
+		m.count++
+		value := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, runs+1), uint64(timeNS))
+		if err := w.Set(key, value); err != nil {
+			return nil, err
+		}
+		results = append(results, binary.BigEndian.AppendUint64(nil, m.count))
+	}
+	return results, w.Set(testKey(m.shard, ""), binary.BigEndian.AppendUint64(nil, m.count))
+}
+
+// runsOf reads how often a command ran.
+func runsOf(r shard.Reader, id base.ShardID, command string) (uint64, error) {
+	v, found, err := r.Get(testKey(id, command))
+	if err != nil || !found {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+// node is one node of a test cluster.
+type node struct {
+	t     *testing.T
+	id    base.NodeID
+	dir   string
+	addr  string
+	store *store.Store
+	host  *Host
+}
+
+type cluster struct {
+	t       *testing.T
+	nodes   []*node
+	members map[base.ReplicaID]Member
+	adjust  func(*Config)
+}
+
+const testShard base.ShardID = 1
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newCluster starts n nodes with one replica of testShard each.
+func newCluster(t *testing.T, n int, adjust func(*Config)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, members: make(map[base.ReplicaID]Member), adjust: adjust}
+	for i := 1; i <= n; i++ {
+		nd := &node{t: t, id: base.NodeID(i), dir: t.TempDir(), addr: freeAddress(t)}
+		c.nodes = append(c.nodes, nd)
+		c.members[base.ReplicaID(i)] = Member{nd.id, nd.addr}
+	}
+	for i, nd := range c.nodes {
+		c.open(nd)
+		c.start(nd, base.ReplicaID(i+1))
+	}
+	t.Cleanup(func() {
+		for _, nd := range c.nodes {
+			nd.stop()
+		}
+	})
+	return c
+}
+
+func testLogger() *slog.Logger {
+	if os.Getenv("CANOPY_TEST_LOG") == "" {
+		return nil
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil))
+}
+
+func (c *cluster) open(nd *node) {
+	c.t.Helper()
+	s, err := store.Open(store.Options{Dir: filepath.Join(nd.dir, "store"), Cluster: "test", Node: nd.id})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg := Config{
+		Dir: filepath.Join(nd.dir, "raft"), RaftAddress: nd.addr, Node: nd.id, Cluster: "test", Store: s, Logger: testLogger(),
+	}
+	if cfg.Logger != nil {
+		cfg.Logger = cfg.Logger.With("node", uint64(nd.id))
+	}
+	if c.adjust != nil {
+		c.adjust(&cfg)
+	}
+	h, err := NewHost(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	nd.store, nd.host = s, h
+}
+
+func (c *cluster) start(nd *node, id base.ReplicaID) *Group {
+	c.t.Helper()
+	g, err := nd.host.Start(testContext(c.t), ReplicaConfig{
+		Shard: testShard, Replica: id, Members: c.members, Machine: &testMachine{shard: testShard},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return g
+}
+
+func (nd *node) group() *Group { return nd.host.Group(testShard) }
+
+// stop ends the node without releasing anything, as a kill does but for what the
+// store flushes.
+func (nd *node) stop() {
+	if nd.host == nil {
+		return
+	}
+	if err := nd.host.Close(context.Background()); err != nil {
+		nd.t.Error(err)
+	}
+	if err := nd.store.Close(); err != nil {
+		nd.t.Error(err)
+	}
+	nd.host, nd.store = nil, nil
+}
+
+// holder waits until some node serves, and returns it.
+func (c *cluster) holder(within time.Duration) *node {
+	c.t.Helper()
+	deadline := time.Now().Add(within)
+	for time.Now().Before(deadline) {
+		for _, nd := range c.nodes {
+			if nd.host == nil {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+			err := nd.group().Read(ctx, func(shard.Reader) error { return nil })
+			cancel()
+			if err == nil {
+				return nd
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	c.t.Fatalf("no holder within %v", within)
+	return nil
+}
+
+// propose runs a command on whichever node takes it, and says whether it was
+// acknowledged. Refused commands are tried again; unknown outcomes are not.
+func (c *cluster) propose(command string, within time.Duration) (acknowledged bool) {
+	c.t.Helper()
+	deadline := time.Now().Add(within)
+	for time.Now().Before(deadline) {
+		for _, nd := range c.nodes {
+			h := nd.host
+			if h == nil || h.Group(testShard) == nil {
+				continue
+			}
+			ctx, cancel := context.WithDeadline(context.Background(), deadline)
+			_, err := h.Group(testShard).Propose(ctx, []byte(command))
+			cancel()
+			switch fserr.KindOf(err) {
+			case fserr.OK:
+				return true
+			case fserr.TimedOut:
+				return false
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
+}
+
+// sums proposes a checksum and returns each running replica's.
+func (c *cluster) sums() map[base.NodeID]Checksum {
+	c.t.Helper()
+	ctx := testContext(c.t)
+	holder := c.holder(5 * time.Second)
+	token, index, err := holder.group().ProposeChecksum(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	all := make(map[base.NodeID]Checksum)
+	for _, nd := range c.nodes {
+		if nd.host == nil {
+			continue
+		}
+		sum, err := nd.group().ReplicaChecksum(ctx, token)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if sum.Index != index {
+			c.t.Errorf("node %s: checksum at index %d, want %d", nd.id, sum.Index, index)
+		}
+		all[nd.id] = sum
+	}
+	return all
+}
+
+func (c *cluster) wantEqualSums() {
+	c.t.Helper()
+	all := c.sums()
+	for id, s := range all {
+		for other, o := range all {
+			if s != o {
+				c.t.Errorf("node %s has %x (%d keys), node %s has %x (%d keys)", id, s.Sum, s.Keys, other, o.Sum, o.Keys)
+			}
+		}
+	}
+}
+
+func (nd *node) runs(command string) uint64 {
+	nd.t.Helper()
+	var n uint64
+	err := nd.group().Read(testContext(nd.t), func(r shard.Reader) error {
+		var err error
+		n, err = runsOf(r, testShard, command)
+		return err
+	})
+	if err != nil {
+		nd.t.Fatal(err)
+	}
+	return n
+}
+
+func name(i int) string { return fmt.Sprintf("command-%06d", i) }
+
+var _ = schema.Format

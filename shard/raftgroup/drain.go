@@ -1,0 +1,126 @@
+package raftgroup
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// transferWait bounds the wait for one replica to take the leadership over.
+const transferWait = 500 * time.Millisecond
+
+// Release drains: it moves the Raft leadership to another replica if there is
+// one, stops answering, finishes what is in flight and releases the lease
+// (PROTOCOLS B5). The group does not acquire the lease again until Resume.
+func (g *Group) Release(ctx context.Context) error {
+	g.mu.Lock()
+	g.draining = true
+	g.mu.Unlock()
+	// Reads and writes go on meanwhile: what the transfer drops is proposed again.
+	g.transferLeadership(ctx)
+	g.mu.Lock()
+	if g.epoch != 0 && !g.releasing {
+		g.beginReleaseLocked()
+	}
+	g.mu.Unlock()
+	g.tellHolder()
+	g.poke()
+	return g.waitFor(ctx, "release", func() bool { return g.epoch == 0 })
+}
+
+// Resume ends what Release began.
+func (g *Group) Resume() {
+	g.mu.Lock()
+	g.draining = false
+	g.eager = g.isLeader()
+	g.mu.Unlock()
+	g.poke()
+}
+
+// transferLeadership tries each other replica once, until one leads.
+func (g *Group) transferLeadership(ctx context.Context) {
+	if !g.isLeader() {
+		return
+	}
+	members, _ := g.host.membership(g.cfg.Shard)
+	var others []base.ReplicaID
+	for id := range members {
+		if id != g.cfg.Replica {
+			others = append(others, id)
+		}
+	}
+	slices.Sort(others)
+	for _, id := range others {
+		if err := g.host.nh.RequestLeaderTransfer(uint64(g.cfg.Shard), uint64(id)); err != nil {
+			g.log.Warn("leadership not transferred", "to", uint64(id), "err", err)
+			continue
+		}
+		wait, cancel := context.WithTimeout(ctx, transferWait)
+		err := g.waitFor(wait, "transfer", func() bool { return !g.isLeader() && g.leader.Load() != 0 })
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// waitFor returns when done, which is called under mu, says so.
+func (g *Group) waitFor(ctx context.Context, op string, done func() bool) error {
+	for {
+		g.mu.Lock()
+		ok, closed, changed := done(), g.closed, g.changed
+		g.mu.Unlock()
+		switch {
+		case ok:
+			return nil
+		case closed:
+			return g.err(fserr.NotReady, op)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fserr.New(fserr.TimedOut, op, ctx.Err())
+		}
+	}
+}
+
+// close ends the group's work. Commands that wait fail with NotReady; what is in
+// flight may still be applied, so its outcome is unknown.
+func (g *Group) close() {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return
+	}
+	g.closed = true
+	g.view.stop()
+	queue, inflight := g.queue, g.inflight
+	g.queue, g.queueBytes, g.inflight = nil, 0, nil
+	g.epoch = 0
+	g.validUntil.Store(0)
+	g.ownEpoch.Store(0)
+	close(g.changed)
+	g.changed = make(chan struct{})
+	g.mu.Unlock()
+	g.cancel()
+	g.sm.checksums.close()
+	g.workers.Wait()
+	for _, c := range queue {
+		c.done(nil, g.err(fserr.NotReady, "submit"))
+	}
+	for _, p := range inflight {
+		if p.onIndex != nil {
+			p.onIndex(0, g.err(fserr.TimedOut, "checksum"))
+		}
+		if p.answered {
+			continue
+		}
+		for _, c := range p.commands {
+			c.done(nil, g.err(fserr.TimedOut, "submit"))
+		}
+	}
+	g.tellHolder()
+}
