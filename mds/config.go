@@ -133,12 +133,15 @@ func (c Config) validate() error {
 	if len(c.Etcd) == 0 {
 		return errors.New("mds: no etcd address is given")
 	}
-	host, port, err := net.SplitHostPort(c.RaftAdvertise)
-	if err != nil || port == "" || port == "0" {
-		return fmt.Errorf("mds: raft address %q: want host:port", c.RaftAdvertise)
+	if err := reachable("raft address", c.RaftAdvertise, false); err != nil {
+		return err
 	}
-	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
-		return fmt.Errorf("mds: raft address %q: other nodes cannot reach it; set the address to advertise", c.RaftAdvertise)
+	address := c.Advertise
+	if address == "" {
+		address = c.Listen
+	}
+	if err := reachable("address", address, c.Advertise == ""); err != nil {
+		return err
 	}
 	for _, d := range []time.Duration{c.SessionTimeout, c.Heartbeat, c.OrphanGrace, c.StartTimeout, c.Drain, c.LeaseDuration} {
 		if d < 0 {
@@ -149,4 +152,16 @@ func (c Config) validate() error {
 		return fmt.Errorf("mds: heartbeat %v is too long for a session time-out of %v: at most a third", c.Heartbeat, c.SessionTimeout)
 	}
 	return c.Bootstrap.Validate()
+}
+
+// reachable tells whether others can use an address.
+func reachable(what, address string, anyPort bool) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" || (port == "0" && !anyPort) {
+		return fmt.Errorf("mds: %s %q: want host:port", what, address)
+	}
+	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("mds: %s %q: others cannot reach it; set the address to advertise", what, address)
+	}
+	return nil
 }

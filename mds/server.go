@@ -2,44 +2,182 @@ package mds
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
-	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/service"
+	"github.com/canopyfs/canopy/placement"
+	"github.com/canopyfs/canopy/shard/raftgroup"
+	"github.com/canopyfs/canopy/shard/store"
 )
 
 // Server is a running node.
-type Server struct{}
+//
+// Lock order: Server.mu, then hosted.mu, then tenure.mu, then those of streams.
+// None is held over a request, a read or a proposal.
+type Server struct {
+	config   Config
+	log      *slog.Logger
+	metrics  *metrics
+	dir      *dataDir
+	place    *placement.Store
+	cluster  string
+	info     *canopyv1.NodeInfo
+	alive    *placement.Registration
+	store    *store.Store
+	host     *raftgroup.Host
+	front    *service.Server
+	events   *eventHub
+	usage    *usageCache
+	readSlot chan struct{} // bounds the batches of reads that run
+	started  time.Time
 
-// New starts a node: it locks the data directory, registers in etcd, opens the
-// store and the Raft log, binds its addresses and starts serving. It returns
-// before the shards are up: see Ready.
-func New(ctx context.Context, config Config) (*Server, error) { return nil, fserr.Internal }
+	run     context.Context // ends when the node stops: its goroutines end with it
+	cancel  context.CancelFunc
+	tasks   errgroup.Group
+	ready   chan struct{}
+	failed  chan error // the first failure that must end the node
+	drained atomic.Bool
+
+	stopOnce sync.Once
+	stopErr  error
+
+	mu     sync.Mutex
+	hosted map[base.ShardID]*hosted
+	// wanted are the shards whose replica here is starting.
+	wanted  map[base.ShardID]bool
+	publish chan struct{} // wakes the publisher
+}
 
 // Run runs a node until ctx is done, then drains it and closes it.
-func Run(ctx context.Context, config Config) error { return fserr.Internal }
+func Run(ctx context.Context, config Config) error {
+	s, err := New(ctx, config)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
 
-// Run serves until ctx is done, then drains and closes.
-func (s *Server) Run(ctx context.Context) error { return fserr.Internal }
+// Run serves until ctx is done or the node fails, then drains and closes.
+func (s *Server) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case err := <-s.failed:
+		if errors.Is(err, errDrained) {
+			break
+		}
+		s.log.Error("the node cannot go on", "error", err)
+		s.Close()
+		return err
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Drain)
+	defer cancel()
+	return s.Drain(drain)
+}
 
 // Ready is closed when every shard that the map places on this node has started
-// here, and the root's subtree has been created.
-func (s *Server) Ready() <-chan struct{} { return nil }
+// here, and the root's subtree is routed.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Node is the node's id.
-func (s *Server) Node() base.NodeID { return 0 }
+func (s *Server) Node() base.NodeID { return base.NodeID(s.info.Node) }
 
 // Cluster is the cluster's id.
-func (s *Server) Cluster() string { return "" }
+func (s *Server) Cluster() string { return s.cluster }
 
-// Addr is the address that gRPC is bound to, HTTPAddr that of HTTP ("": none).
-func (s *Server) Addr() string { return "" }
+// Addr is the address that gRPC is bound to.
+func (s *Server) Addr() string { return s.front.Addr() }
 
 // HTTPAddr is the address of metrics and pprof, "" if there is none.
-func (s *Server) HTTPAddr() string { return "" }
+func (s *Server) HTTPAddr() string { return s.front.HTTPAddr() }
 
 // Drain moves all leases away, ends the streams and closes. A second call waits.
-func (s *Server) Drain(ctx context.Context) error { return fserr.Internal }
+func (s *Server) Drain(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		s.drained.Store(true)
+		s.front.SetServing(false)
+		s.releaseAll(ctx)
+		s.stopErr = s.stop(ctx)
+	})
+	return s.stopErr
+}
+
+// releaseAll moves the lease of every shard to another replica (PROTOCOLS B5).
+func (s *Server) releaseAll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, max(s.config.Drain*3/5, time.Second))
+	defer cancel()
+	var all sync.WaitGroup
+	for _, h := range s.allHosted() {
+		all.Go(func() {
+			if err := h.group.Release(ctx); err != nil {
+				s.log.Warn("a lease could not be handed over; it runs out", "shard", h.shard, "error", err)
+			}
+		})
+	}
+	all.Wait()
+}
 
 // Close stops at once, as a crash would as far as others can tell, but releases
 // what the process holds.
-func (s *Server) Close() error { return fserr.Internal }
+func (s *Server) Close() error {
+	s.stopOnce.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.drained.Store(true)
+		s.stopErr = s.stop(ctx)
+	})
+	return s.stopErr
+}
+
+// stop ends everything in the order of use.
+func (s *Server) stop(ctx context.Context) error {
+	s.front.Stop(ctx)
+	s.cancel()
+	_ = s.tasks.Wait() // tasks report to failed themselves
+	var err error
+	if s.host != nil {
+		err = s.host.Close(context.WithoutCancel(ctx))
+	}
+	if s.store != nil {
+		if closeErr := s.store.Close(); err == nil {
+			err = closeErr
+		}
+	}
+	if s.alive != nil {
+		s.alive.Close(ctx)
+	}
+	s.place.Close()
+	s.dir.close()
+	return err
+}
+
+// fail ends the node with an error.
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+func (s *Server) lookup(id base.ShardID) *hosted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hosted[id]
+}
+
+func (s *Server) allHosted() []*hosted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*hosted, 0, len(s.hosted))
+	for _, h := range s.hosted {
+		out = append(out, h)
+	}
+	return out
+}

@@ -1,0 +1,235 @@
+package mds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/namespace"
+)
+
+// adminService serves api's Admin service.
+type adminService struct {
+	canopyv1.UnimplementedAdminServer
+	server *Server
+}
+
+// errDrained ends a node that was drained by request.
+var errDrained = errors.New("the node was drained and stopped by request")
+
+// group returns the hosted shard of a request, or a gRPC error that says where
+// else to ask.
+func (a *adminService) hosted(id uint64) (*hosted, error) {
+	if h := a.server.lookup(base.ShardID(id)); h != nil {
+		return h, nil
+	}
+	return nil, a.server.notHosted(base.ShardID(id))
+}
+
+// ShardStatus reports what this node knows of the shards that it hosts.
+func (a *adminService) ShardStatus(ctx context.Context, request *canopyv1.ShardStatusRequest) (*canopyv1.ShardStatusResponse, error) {
+	shards := a.server.allHosted()
+	if request.Shard != 0 {
+		h, err := a.hosted(request.Shard)
+		if err != nil {
+			return nil, err
+		}
+		shards = []*hosted{h}
+	}
+	slices.SortFunc(shards, func(a, b *hosted) int { return cmp.Compare(a.shard, b.shard) })
+	out := &canopyv1.ShardStatusResponse{}
+	for _, h := range shards {
+		out.Shards = append(out.Shards, h.status(ctx))
+	}
+	return out, nil
+}
+
+// status reports one shard; its contents only on the holder.
+func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
+	raft := h.group.Status()
+	out := &canopyv1.ShardStatus{
+		Shard:           uint64(h.shard),
+		Replica:         uint64(raft.Replica),
+		Node:            h.server.info.Node,
+		Holder:          raft.Self,
+		Leader:          raft.LeaderID != 0 && raft.LeaderID == raft.Replica,
+		LeaderReplica:   uint64(raft.LeaderID),
+		LeaseEpoch:      uint64(raft.LeaseEpoch),
+		LeaseHolderNode: uint64(raft.Holder),
+		AppliedIndex:    raft.Applied,
+		Term:            raft.Term,
+		QueueDepth:      uint64(raft.Queue),
+	}
+	if !raft.Self {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := h.group.Read(ctx, func(r shard.Reader) error { return h.count(r, out) })
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fserr.NotHolder) {
+		out.Error = err.Error()
+	}
+	return out
+}
+
+// count fills in what the shard holds.
+func (h *hosted) count(r shard.Reader, out *canopyv1.ShardStatus) error {
+	out.Subtrees, out.Sessions, out.Orphans, out.DeletionsQueued = nil, 0, 0, 0
+	err := namespace.Sessions(r, h.shard, func(namespace.SessionInfo) bool { out.Sessions++; return true })
+	if err != nil {
+		return err
+	}
+	err = namespace.Subtrees(r, h.shard, func(s namespace.SubtreeInfo) bool {
+		out.Subtrees = append(out.Subtrees, &canopyv1.SubtreeStatus{
+			Subtree: uint64(s.Subtree), Epoch: uint64(s.Epoch), RootIno: uint64(s.Root),
+			State: s.State, Files: s.Files, Directories: s.Directories,
+		})
+		return true
+	})
+	for _, s := range out.Subtrees {
+		id := base.SubtreeID(s.Subtree)
+		if err == nil {
+			err = namespace.Orphans(r, h.shard, id, 0, func(namespace.OrphanInfo) bool { out.Orphans++; return true })
+		}
+		if err == nil {
+			err = namespace.Deletions(r, h.shard, id, 0, func(namespace.DeletionInfo) bool { out.DeletionsQueued++; return true })
+		}
+	}
+	return err
+}
+
+// Checksum proposes a checksum entry.
+func (a *adminService) Checksum(ctx context.Context, request *canopyv1.ChecksumRequest) (*canopyv1.ChecksumResponse, error) {
+	h, err := a.hosted(request.Shard)
+	if err == nil {
+		var token, index uint64
+		if token, index, err = h.group.ProposeChecksum(ctx); err == nil {
+			return &canopyv1.ChecksumResponse{Token: token, Index: index}, nil
+		}
+	}
+	return &canopyv1.ChecksumResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
+}
+
+// ReplicaChecksum waits for this replica's checksum.
+func (a *adminService) ReplicaChecksum(ctx context.Context, request *canopyv1.ReplicaChecksumRequest) (*canopyv1.ReplicaChecksumResponse, error) {
+	h, err := a.hosted(request.Shard)
+	if err != nil {
+		return &canopyv1.ReplicaChecksumResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
+	}
+	sum, err := h.group.ReplicaChecksum(ctx, request.Token)
+	out := &canopyv1.ReplicaChecksumResponse{
+		Replica: uint64(h.group.Replica()), Index: sum.Index, Checksum: sum.Sum[:],
+		Keys: uint64(sum.Keys), Bytes: uint64(sum.Bytes),
+	}
+	if err != nil {
+		out.Error, out.Detail = uint32(fserr.KindOf(err)), err.Error()
+	}
+	return out, nil
+}
+
+// ListSessions lists the sessions of one shard, or of all that this node holds.
+func (a *adminService) ListSessions(ctx context.Context, request *canopyv1.ListSessionsRequest) (*canopyv1.ListSessionsResponse, error) {
+	out := &canopyv1.ListSessionsResponse{}
+	shards := a.server.allHosted()
+	if request.Shard != 0 {
+		h, err := a.hosted(request.Shard)
+		if err != nil {
+			return nil, err
+		}
+		if h.tenure() == nil {
+			return nil, fserr.New(fserr.NotHolder, "list sessions", nil)
+		}
+		shards = []*hosted{h}
+	}
+	slices.SortFunc(shards, func(a, b *hosted) int { return cmp.Compare(a.shard, b.shard) })
+	for _, h := range shards {
+		t := h.tenure()
+		if t == nil {
+			continue
+		}
+		list, err := t.listSessions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out.Sessions = append(out.Sessions, list...)
+	}
+	return out, nil
+}
+
+func (t *tenure) listSessions(ctx context.Context) ([]*canopyv1.SessionInfo, error) {
+	var out []*canopyv1.SessionInfo
+	err := t.h.group.Read(ctx, func(r shard.Reader) error {
+		out = nil
+		return namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
+			out = append(out, &canopyv1.SessionInfo{
+				Client: uint64(s.Client), Shard: uint64(t.h.shard), Host: s.Host, Pid: s.PID, Mount: s.Mount,
+				OpenedNs: s.OpenedNS, Floor: uint64(s.Floor),
+			})
+			return true
+		})
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := int64(time.Since(t.since))
+	for _, s := range out {
+		if c := t.clients[base.ClientID(s.Client)]; c != nil {
+			s.LastHeardMs = uint64(max(now-c.heard.Load(), 0) / int64(time.Millisecond))
+			s.OpenFiles = uint64(len(c.opens.inos))
+		}
+	}
+	return out, err
+}
+
+// maxFindings bounds what one check reports in full.
+const maxFindings = 10000
+
+// Fsck checks one shard on its holder.
+func (a *adminService) Fsck(request *canopyv1.FsckRequest, stream grpc.ServerStreamingServer[canopyv1.FsckFinding]) error {
+	h, err := a.hosted(request.Shard)
+	if err != nil {
+		return stream.Send(&canopyv1.FsckFinding{Summary: true, Error: uint32(fserr.KindOf(err)), Problem: err.Error()})
+	}
+	var findings []*canopyv1.FsckFinding
+	var sum namespace.Summary
+	err = h.group.Read(stream.Context(), func(r shard.Reader) (err error) {
+		findings = nil
+		sum, err = h.machine.Check(r, func(f namespace.Finding) {
+			if len(findings) < maxFindings {
+				findings = append(findings, &canopyv1.FsckFinding{Invariant: f.Invariant, Object: f.Object, Problem: f.Problem})
+			}
+		})
+		return err
+	})
+	for _, f := range findings {
+		if err := stream.Send(f); err != nil {
+			return err
+		}
+	}
+	last := &canopyv1.FsckFinding{
+		Summary: true, Files: sum.Files, Directories: sum.Directories, Orphans: sum.Orphans, Bytes: sum.Bytes, Problems: sum.Problems,
+	}
+	if err != nil {
+		last.Error, last.Problem = uint32(fserr.KindOf(err)), err.Error()
+	}
+	return stream.Send(last)
+}
+
+// Drain releases all leases of the node; with stop the node ends.
+func (a *adminService) Drain(ctx context.Context, request *canopyv1.DrainRequest) (*canopyv1.DrainResponse, error) {
+	s := a.server
+	s.drained.Store(true)
+	s.front.SetServing(false)
+	s.releaseAll(ctx)
+	if request.Stop {
+		s.fail(errDrained)
+	}
+	return &canopyv1.DrainResponse{}, nil
+}

@@ -1,0 +1,108 @@
+package mds
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard/namespace"
+	"github.com/canopyfs/canopy/shard/raftgroup"
+)
+
+// followMap makes the shard table if this is a new cluster, and starts the
+// replicas that the map places here, until ctx is done.
+func (s *Server) followMap(ctx context.Context) {
+	changes, cancel := s.place.Subscribe()
+	defer cancel()
+	wait := retry{next: 100 * time.Millisecond, limit: 2 * time.Second}
+	for s.place.EnsureShards(ctx, s.config.Bootstrap) != nil {
+		if !wait.sleep(ctx) {
+			return
+		}
+	}
+	for {
+		all := s.startWanted(ctx)
+		s.noteReady(all)
+		if all {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changes:
+			}
+			continue
+		}
+		if !wait.sleep(ctx) {
+			return
+		}
+	}
+}
+
+// noteReady closes ready once all replicas run and the root is routed.
+func (s *Server) noteReady(all bool) {
+	if !all || s.place.Map().Route(base.RootSubtree) == nil {
+		return
+	}
+	select {
+	case <-s.ready:
+	default:
+		close(s.ready)
+	}
+}
+
+// startWanted starts the replicas of this node that do not run yet; false: one
+// could not be started.
+func (s *Server) startWanted(ctx context.Context) bool {
+	all := true
+	for _, info := range s.place.Map().Shards() {
+		for _, r := range info.Replicas {
+			if base.NodeID(r.Node) != s.Node() || s.lookup(base.ShardID(info.Shard)) != nil {
+				continue
+			}
+			if err := s.startReplica(ctx, info, base.ReplicaID(r.Replica)); err != nil {
+				if ctx.Err() == nil {
+					s.log.Error("a replica could not be started; trying again", "shard", info.Shard, "replica", r.Replica, "error", err)
+				}
+				all = false
+			}
+		}
+	}
+	return all
+}
+
+// startReplica starts one replica: as one of those that the shard began with, or
+// as one that joins.
+func (s *Server) startReplica(ctx context.Context, info *canopyv1.ShardInfo, id base.ReplicaID) error {
+	shardID := base.ShardID(info.Shard)
+	machine := namespace.New(namespace.Config{Shard: shardID})
+	rc := raftgroup.ReplicaConfig{Shard: shardID, Replica: id, Join: true, Machine: machine}
+	members := map[base.ReplicaID]raftgroup.Member{}
+	m := s.place.Map()
+	for _, r := range info.Initial {
+		n := m.Node(base.NodeID(r.Node))
+		if n == nil {
+			return fmt.Errorf("node %d of shard %d is not registered", r.Node, info.Shard)
+		}
+		members[base.ReplicaID(r.Replica)] = raftgroup.Member{Node: base.NodeID(n.Node), RaftAddress: n.RaftAddress}
+		if base.ReplicaID(r.Replica) == id {
+			rc.Join = false
+		}
+	}
+	if !rc.Join {
+		rc.Members = members
+	}
+	group, err := s.host.Start(ctx, rc)
+	if err != nil {
+		return err
+	}
+	h := &hosted{
+		server: s, shard: shardID, machine: machine, group: group,
+		metrics: s.metrics.ofShard(shardID), wake: make(chan struct{}, 1),
+	}
+	s.mu.Lock()
+	s.hosted[shardID] = h
+	s.mu.Unlock()
+	s.tasks.Go(func() error { h.run(s.run); return nil })
+	return nil
+}

@@ -1,0 +1,132 @@
+package mds
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/namespace"
+	"github.com/canopyfs/canopy/shard/raftgroup"
+)
+
+// nudgeInterval is how often a replica that leads Raft without anybody holding
+// the lease takes the lease, so that sessions and orphans are looked after in a
+// shard that nobody asks.
+const nudgeInterval = 2 * time.Second
+
+// hosted is one shard replica of this node, and this node's terms as its holder.
+type hosted struct {
+	server  *Server
+	shard   base.ShardID
+	machine *namespace.Machine
+	group   *raftgroup.Group
+	metrics *shardMetrics
+	wake    chan struct{}          // the holder changed
+	term    atomic.Pointer[tenure] // nil: this node does not hold the lease
+
+	mu     sync.Mutex
+	latest holding
+	news   news // to be published
+}
+
+// holding says who holds the shard.
+type holding struct {
+	node  base.NodeID
+	epoch base.LeaseEpoch
+	self  bool
+}
+
+// onHolderChange is called by raftgroup; it must not block.
+func (s *Server) onHolderChange(id base.ShardID, node base.NodeID, epoch base.LeaseEpoch, self bool) {
+	h := s.lookup(id)
+	if h == nil {
+		return // it is starting, and will look itself
+	}
+	h.changed(holding{node, epoch, self})
+}
+
+func (h *hosted) changed(now holding) {
+	h.mu.Lock()
+	h.latest = now
+	h.mu.Unlock()
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// onReplicaFailed is called by raftgroup when a replica was stopped.
+func (s *Server) onReplicaFailed(id base.ShardID, err error) {
+	s.log.Error("a replica cannot go on and was stopped; the shard lives on in its other replicas", "shard", id, "error", err)
+	s.metrics.failedReplicas.Inc()
+}
+
+// run follows the shard's holder until ctx is done.
+func (h *hosted) run(ctx context.Context) {
+	defer h.setTerm(ctx, nil)
+	node, epoch, self := h.group.Holder()
+	h.changed(holding{node, epoch, self})
+	tick := time.NewTimer(rand.N(nudgeInterval / 4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.wake:
+			h.follow(ctx)
+		case <-tick.C:
+			h.nudge(ctx)
+			tick.Reset(nudgeInterval/2 + rand.N(nudgeInterval))
+		}
+	}
+}
+
+// follow starts or ends a term as the holder.
+func (h *hosted) follow(ctx context.Context) {
+	h.mu.Lock()
+	now := h.latest
+	h.mu.Unlock()
+	term := h.tenure()
+	switch {
+	case !now.self:
+		if term != nil {
+			h.setTerm(ctx, nil)
+		}
+	case term == nil || term.epoch != now.epoch:
+		h.setTerm(ctx, newTenure(h, now.epoch))
+	}
+}
+
+// setTerm ends the present term, if any, and begins the next, if any.
+func (h *hosted) setTerm(ctx context.Context, next *tenure) {
+	if old := h.term.Swap(nil); old != nil {
+		old.end()
+		h.server.log.Info("no longer holder", "shard", h.shard, "epoch", old.epoch)
+	}
+	if next != nil {
+		h.server.log.Info("holder", "shard", h.shard, "epoch", next.epoch)
+		next.begin(ctx)
+		h.term.Store(next)
+	}
+}
+
+// tenure returns the present term as the holder, nil if there is none.
+func (h *hosted) tenure() *tenure { return h.term.Load() }
+
+// nudge takes the lease if this replica leads Raft and nobody holds it.
+func (h *hosted) nudge(ctx context.Context) {
+	if h.tenure() != nil || h.server.drained.Load() {
+		return
+	}
+	if status := h.group.Status(); status.LeaderID == 0 || status.LeaderID != h.group.Replica() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, nudgeInterval)
+	defer cancel()
+	// Whether it worked shows in OnHolderChange; if not the next nudge tries again.
+	_ = h.group.Read(ctx, func(shard.Reader) error { return nil })
+}

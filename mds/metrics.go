@@ -1,0 +1,170 @@
+package mds
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// metrics are those of the node.
+type metrics struct {
+	latency        *prometheus.HistogramVec
+	errors         *prometheus.CounterVec
+	sessionsEnded  *prometheus.CounterVec
+	purged         *prometheus.CounterVec
+	deleted        *prometheus.CounterVec
+	deletions      *prometheus.GaugeVec
+	dataErrors     *prometheus.CounterVec
+	streams        prometheus.Gauge
+	refused        prometheus.Counter
+	failedReplicas prometheus.Counter
+}
+
+// shardMetrics are those of one shard, looked up once.
+type shardMetrics struct {
+	node          *metrics
+	shard         string
+	latency       [opTypes]prometheus.Observer
+	sessionsEnded prometheus.Counter
+	purged        prometheus.Counter
+	deleted       prometheus.Counter
+	deletions     prometheus.Gauge
+	dataErrors    prometheus.Counter
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	perShard := []string{"shard"}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, perShard)
+	}
+	m := &metrics{
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "canopy_mds_op_seconds",
+			Help:    "Time from receiving an operation to its answer, by type and shard.",
+			Buckets: prometheus.ExponentialBuckets(20e-6, 2, 18), // 20 us to 2.6 s
+		}, []string{"op", "shard"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "canopy_mds_op_errors_total",
+			Help: "Operations that did not succeed, by type, shard and error kind.",
+		}, []string{"op", "shard", "kind"}),
+		sessionsEnded: counter("canopy_mds_sessions_ended_total", "Sessions ended because their client was not heard of."),
+		purged:        counter("canopy_mds_orphans_purged_total", "Unlinked files that were removed."),
+		deleted:       counter("canopy_mds_data_deleted_total", "Files whose data was deleted from the data servers."),
+		deletions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "canopy_mds_deletions_queued",
+			Help: "Files whose data waits for deletion, as of the last look.",
+		}, perShard),
+		dataErrors: counter("canopy_mds_data_errors_total", "Passes over queued work for data servers that failed."),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "canopy_mds_operate_streams", Help: "Open streams of operations.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "canopy_mds_refused_total", Help: "Operations refused because too many of their stream were outstanding.",
+		}),
+		failedReplicas: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "canopy_mds_replicas_failed_total", Help: "Replicas that were stopped because they could not go on.",
+		}),
+	}
+	for _, c := range []prometheus.Collector{
+		m.latency, m.errors, m.sessionsEnded, m.purged, m.deleted, m.deletions, m.dataErrors, m.streams,
+		m.refused, m.failedReplicas,
+	} {
+		if err := registerer.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) ofShard(id base.ShardID) *shardMetrics {
+	name := id.String()
+	sm := &shardMetrics{
+		node: m, shard: name,
+		sessionsEnded: m.sessionsEnded.WithLabelValues(name),
+		purged:        m.purged.WithLabelValues(name),
+		deleted:       m.deleted.WithLabelValues(name),
+		deletions:     m.deletions.WithLabelValues(name),
+		dataErrors:    m.dataErrors.WithLabelValues(name),
+	}
+	for t := firstType; t < opTypes; t++ {
+		sm.latency[t] = m.latency.WithLabelValues(t.String(), name)
+	}
+	return sm
+}
+
+const firstType = opUnknown + 1
+
+// observe counts one answered operation.
+func (m *shardMetrics) observe(t opType, kind fserr.Kind, took time.Duration) {
+	m.latency[t].Observe(took.Seconds())
+	if kind != fserr.OK {
+		m.node.errors.WithLabelValues(t.String(), m.shard, kindLabel(kind)).Inc()
+	}
+}
+
+// failed counts an operation that was refused before it started.
+func (m *metrics) failed(h *hosted, t opType, kind fserr.Kind) {
+	name := "none"
+	if h != nil {
+		name = h.metrics.shard
+	}
+	m.errors.WithLabelValues(t.String(), name, kindLabel(kind)).Inc()
+}
+
+func kindLabel(k fserr.Kind) string { return strconv.Itoa(int(k)) + " " + k.Error() }
+
+// stateCollector shows the state of the shards at the time it is asked.
+type stateCollector struct{ server *Server }
+
+var (
+	leaseDesc    = prometheus.NewDesc("canopy_mds_lease_held", "1 if this node holds the shard's lease.", []string{"shard"}, nil)
+	sessionsDesc = prometheus.NewDesc("canopy_mds_sessions", "Sessions that the holder knows.", []string{"shard"}, nil)
+	queueDesc    = prometheus.NewDesc("canopy_mds_queue_commands", "Commands that wait for the log.", []string{"shard"}, nil)
+	etcdDesc     = prometheus.NewDesc("canopy_mds_etcd_reachable", "1 if etcd answers.", nil, nil)
+)
+
+// Describe sends the descriptors.
+func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{leaseDesc, sessionsDesc, queueDesc, etcdDesc} {
+		out <- d
+	}
+}
+
+// Collect sends the present values.
+func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, h := range c.server.allHosted() {
+		name := h.shard.String()
+		held, sessions := 0.0, 0
+		if t := h.tenure(); t != nil {
+			held, sessions = 1, t.sessionCount()
+		}
+		gauge(leaseDesc, held, name)
+		gauge(sessionsDesc, float64(sessions), name)
+		gauge(queueDesc, float64(h.group.Status().Queue), name)
+	}
+	reachable := 0.0
+	if c.server.place.Reachable() {
+		reachable = 1
+	}
+	gauge(etcdDesc, reachable)
+}
+
+// sessionCount returns how many sessions the holder knows.
+func (t *tenure) sessionCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, c := range t.clients {
+		if c.known {
+			n++
+		}
+	}
+	return n
+}

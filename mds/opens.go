@@ -1,0 +1,144 @@
+package mds
+
+import (
+	"context"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/service"
+	"github.com/canopyfs/canopy/shard"
+)
+
+// maxOpens bounds what is kept of one client's open files in one shard. Beyond
+// it everything counts as open by that client, so that nothing is purged under it.
+const maxOpens = 1 << 20
+
+// openTable is one client's open files, as it reported them in this term
+// (PROTOCOLS H1).
+type openTable struct {
+	reported bool // a full report came in this term (PROTOCOLS H2)
+	number   uint64
+	overflow bool
+	inos     map[base.Ino]struct{}
+}
+
+// holds tells whether the client may have the inode open.
+func (o *openTable) holds(ino base.Ino) bool {
+	if o.overflow {
+		return true
+	}
+	_, ok := o.inos[ino]
+	return ok
+}
+
+// apply takes a report; false: a full report is needed first.
+func (o *openTable) apply(report *canopyv1.ReportOpensRequest) bool {
+	if !report.Full && !o.reported {
+		return false
+	}
+	if o.reported && report.Number <= o.number && report.Number != 0 {
+		return true // late: a newer one was taken
+	}
+	o.number = report.Number
+	if report.Full {
+		o.reported, o.overflow = true, false
+		o.inos = make(map[base.Ino]struct{}, len(report.Opened))
+	}
+	for _, p := range report.Closed {
+		delete(o.inos, base.Ino(p.GetIno()))
+	}
+	for _, p := range report.Opened {
+		if len(o.inos) >= maxOpens {
+			o.overflow = true
+			break
+		}
+		o.inos[base.Ino(p.GetIno())] = struct{}{}
+	}
+	return true
+}
+
+// ReportOpens takes a client's report of open files (PROTOCOLS H1, H2), and
+// answers where those are that moved. Kind Again asks for a full report.
+func (m *metadataService) ReportOpens(ctx context.Context, report *canopyv1.ReportOpensRequest) (*canopyv1.ReportOpensResponse, error) {
+	refuse := func(kind fserr.Kind) (*canopyv1.ReportOpensResponse, error) {
+		answer := &canopyv1.ReportOpensResponse{Error: uint32(kind)}
+		if kind == fserr.NotHolder || kind == fserr.UnknownShard {
+			answer.Redirect = m.server.redirect(base.ShardID(report.Shard), 0)
+		}
+		return answer, nil
+	}
+	id := service.IdentityOf(ctx).Client
+	if id == 0 || !validPlaces(report.Opened) || !validPlaces(report.Closed) {
+		return refuse(fserr.Malformed)
+	}
+	h := m.server.lookup(base.ShardID(report.Shard))
+	if h == nil {
+		return refuse(fserr.UnknownShard)
+	}
+	t := h.tenure()
+	if t == nil {
+		return refuse(fserr.NotHolder)
+	}
+	if !t.hasSession(id) {
+		return refuse(fserr.SessionExpired)
+	}
+	// Where things are is read before the report counts: what moves between is
+	// covered by the grace.
+	moved, err := t.movedPlaces(ctx, report.Opened)
+	if err != nil {
+		return refuse(fserr.KindOf(err))
+	}
+	t.mu.Lock()
+	c := t.clientLocked(id)
+	taken := c.opens.apply(report)
+	t.mu.Unlock()
+	t.touch(c)
+	if !taken {
+		return refuse(fserr.Again)
+	}
+	t.activity.Add(1)
+	return &canopyv1.ReportOpensResponse{Moved: moved}, nil
+}
+
+func validPlaces(places []*canopyv1.Place) bool {
+	for _, p := range places {
+		if p.Ino == 0 || !validPlace(p) {
+			return false
+		}
+	}
+	return true
+}
+
+// movedPlaces returns the new places of those reported inodes that are not where
+// the report says.
+func (t *tenure) movedPlaces(ctx context.Context, opened []*canopyv1.Place) ([]*canopyv1.Place, error) {
+	if len(opened) == 0 {
+		return nil, nil
+	}
+	var moved []*canopyv1.Place
+	err := t.h.group.Read(ctx, func(r shard.Reader) error {
+		moved = nil
+		subtrees, err := t.subtrees(r)
+		if err != nil {
+			return err
+		}
+		for _, place := range opened {
+			for _, subtree := range subtrees {
+				now, err := t.h.machine.Locate(r, subtree, place)
+				if kind := fserr.KindOf(err); kind == fserr.Stale || kind == fserr.NotFound {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				if now.Dir != place.Dir || string(now.Name) != string(place.Name) {
+					moved = append(moved, now)
+				}
+				break
+			}
+		}
+		return nil
+	})
+	return moved, err
+}

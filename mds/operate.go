@@ -1,0 +1,326 @@
+package mds
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/service"
+	"github.com/canopyfs/canopy/shard"
+)
+
+const (
+	// readBatches is how many batches of reads of one stream run at once.
+	readBatches = 4
+	// readTimeout bounds a batch of reads that waits for a lease.
+	readTimeout = 5 * time.Second
+	// batchBytes bounds the answers of one batch of reads: the rest is Busy.
+	batchBytes = 8 << 20
+)
+
+// opStream is one client's stream of operations.
+type opStream struct {
+	server *Server
+	client base.ClientID
+	ctx    context.Context
+	queue  *outcomeQueue
+	slots  chan struct{} // batches of reads that run
+	reads  sync.WaitGroup
+
+	// The client's state in the term that was current at the last request; used
+	// by the receiving goroutine alone.
+	term  *tenure
+	state *clientState
+}
+
+// Operate serves one stream: a goroutine receives and starts operations in the
+// order sent, this one sends the answers, as many as wait in one message.
+func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.OperateRequest, canopyv1.OperateResponse]) error {
+	s := m.server
+	client := service.IdentityOf(stream.Context()).Client
+	if client == 0 {
+		return fserr.Status(fserr.New(fserr.Malformed, "operate", errNoClient))
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	st := &opStream{
+		server: s, client: client, ctx: ctx,
+		queue: newOutcomeQueue(s.config.Outstanding),
+		slots: make(chan struct{}, readBatches),
+	}
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
+	// The receiver ends when the stream does, which is when this function
+	// returns: the server waits for it.
+	s.tasks.Go(func() error {
+		defer st.reads.Wait()
+		if err := st.receive(stream); err != nil {
+			cancel(err)
+		}
+		st.queue.finish()
+		return nil
+	})
+	defer st.queue.close()
+	err := st.queue.send(ctx, s.front.Draining(), stream.Send)
+	if err != nil && ctx.Err() != nil {
+		return endOfStream(context.Cause(ctx))
+	}
+	return err
+}
+
+// receive starts what comes until the stream ends; nil: the client closed it.
+func (st *opStream) receive(stream grpc.BidiStreamingServer[canopyv1.OperateRequest, canopyv1.OperateResponse]) error {
+	for st.queue.room() {
+		request, err := stream.Recv()
+		if err != nil {
+			return endOfStream(err)
+		}
+		st.start(request, time.Now())
+	}
+	return nil
+}
+
+// start starts the operations of one request.
+func (st *opStream) start(request *canopyv1.OperateRequest, now time.Time) {
+	id := base.ShardID(request.Shard)
+	h := st.server.lookup(id)
+	if h != nil {
+		st.touch(h)
+	}
+	var batch *readBatch
+	for _, op := range request.Ops {
+		if !st.queue.admit() {
+			st.server.metrics.refused.Inc()
+			st.queue.put(0, outcome{op.Id, encodeResult(&canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too many operations are outstanding", RetryAfterMs: retryAfterMS()})})
+			continue
+		}
+		kind, err := validate(op)
+		if err == nil && h == nil {
+			err = st.server.notHosted(id)
+		}
+		switch {
+		case err != nil:
+			st.server.metrics.failed(h, kind, fserr.KindOf(err))
+			st.queue.put(1, outcome{op.Id, encodeResult(st.server.refusal(err, id, base.SubtreeID(op.Subtree)))})
+		case kind.isWrite():
+			st.submit(h, request.Floor, op, kind, now)
+		default:
+			if batch == nil {
+				batch = &readBatch{h: h, started: now}
+			}
+			batch.ops = append(batch.ops, op)
+			batch.kinds = append(batch.kinds, kind)
+		}
+	}
+	if batch != nil {
+		st.read(batch)
+	}
+}
+
+// notHosted is the error of a shard without a running replica here.
+func (s *Server) notHosted(id base.ShardID) error {
+	for _, r := range s.place.Map().Shard(id).GetReplicas() {
+		if base.NodeID(r.Node) == s.Node() {
+			return fserr.New(fserr.NotReady, "shard "+id.String(), nil)
+		}
+	}
+	return fserr.New(fserr.UnknownShard, "shard "+id.String(), nil)
+}
+
+// touch keeps the client's session alive.
+func (st *opStream) touch(h *hosted) {
+	t := h.tenure()
+	if t == nil {
+		return
+	}
+	if st.term != t || st.state.gone.Load() {
+		st.term, st.state = t, t.client(st.client)
+	}
+	t.touch(st.state)
+}
+
+// pendingWrite is a write that was given to the group.
+type pendingWrite struct {
+	stream  *opStream
+	h       *hosted
+	id      uint64
+	subtree base.SubtreeID
+	kind    opType
+	started time.Time
+}
+
+// submit gives a write to the group. Submits of one stream are in order.
+func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType, now time.Time) {
+	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now}
+	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
+	encoded, err := command.MarshalVT()
+	if err != nil {
+		w.done(nil, fserr.New(fserr.Malformed, "encode", err))
+		return
+	}
+	h.group.Submit(encoded, w.done)
+}
+
+// done queues the answer. It runs on the group's goroutine and does not block.
+func (w *pendingWrite) done(result []byte, err error) {
+	s := w.stream.server
+	kind := fserr.OK
+	switch {
+	case err != nil:
+		kind = fserr.KindOf(err)
+		result = encodeResult(s.refusal(err, w.h.shard, w.subtree))
+	default:
+		if kind = errorOf(result); kind == fserr.Moved {
+			result = s.addRedirect(result, w.h.shard, w.subtree)
+		}
+		w.applied(kind)
+	}
+	w.h.metrics.observe(w.kind, kind, time.Since(w.started))
+	w.stream.queue.put(1, outcome{w.id, result})
+}
+
+// applied lets the term's workers know what happened.
+func (w *pendingWrite) applied(kind fserr.Kind) {
+	t := w.h.tenure()
+	if t == nil || kind != fserr.OK {
+		return
+	}
+	switch w.kind {
+	case opOpenSession:
+		t.sessionOpened(w.stream.client)
+	case opCloseSession:
+		t.sessionClosed(w.stream.client)
+	case opUnlink, opRmdir, opRename, opLink, opSetAttr, opCreate:
+		t.activity.Add(1)
+	}
+}
+
+// readBatch are the reads of one request: they see one snapshot.
+type readBatch struct {
+	h       *hosted
+	ops     []*canopyv1.Op
+	kinds   []opType
+	started time.Time
+}
+
+// read runs a batch on a goroutine of its own, a few at once.
+func (st *opStream) read(b *readBatch) {
+	select {
+	case st.slots <- struct{}{}:
+	case <-st.ctx.Done():
+		return
+	}
+	select {
+	case st.server.readSlot <- struct{}{}:
+	case <-st.ctx.Done():
+		<-st.slots
+		return
+	}
+	st.reads.Go(func() {
+		defer func() { <-st.slots; <-st.server.readSlot }()
+		st.runReads(b)
+	})
+}
+
+// runReads answers a batch under one lease check (PROTOCOLS B4).
+func (st *opStream) runReads(b *readBatch) {
+	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
+	defer cancel()
+	answers := make([]outcome, len(b.ops))
+	kinds := make([]fserr.Kind, len(b.ops))
+	err := b.h.group.Read(ctx, func(r shard.Reader) error { return st.query(b, r, answers, kinds) })
+	if err != nil {
+		kind := fserr.KindOf(err)
+		for i, op := range b.ops {
+			kinds[i] = kind
+			answers[i] = outcome{op.Id, encodeResult(st.server.refusal(err, b.h.shard, base.SubtreeID(op.Subtree)))}
+		}
+	}
+	took := time.Since(b.started)
+	for i, kind := range b.kinds {
+		b.h.metrics.observe(kind, kinds[i], took)
+	}
+	st.queue.put(len(answers), answers...)
+}
+
+// query answers the batch from one snapshot. A panic becomes an error: a read
+// must not end the process.
+func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds []fserr.Kind) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			st.server.log.Error("a read panicked", "shard", b.h.shard, "panic", p, "stack", string(debug.Stack()))
+			err = fserr.New(fserr.Internal, "read", fmt.Errorf("panic: %v", p))
+		}
+	}()
+	size := 0
+	for i, op := range b.ops {
+		result := &canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too much was asked for in one batch"}
+		if size < batchBytes {
+			result = b.h.machine.Query(r, op)
+		}
+		st.complete(b, op, b.kinds[i], result)
+		kinds[i] = fserr.Kind(result.Error)
+		answers[i] = outcome{op.Id, encodeResult(result)}
+		size += len(answers[i].result)
+	}
+	return nil
+}
+
+// complete adds to an answer what only the node knows.
+func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
+	switch {
+	case fserr.Kind(result.Error) == fserr.Moved:
+		result.Redirect = st.server.redirect(b.h.shard, base.SubtreeID(op.Subtree))
+	case fserr.Kind(result.Error) == fserr.Busy:
+		result.RetryAfterMs = retryAfterMS()
+	case kind == opStatFs:
+		var queued uint64
+		if t := b.h.tenure(); t != nil {
+			queued = t.queuedBytes.Load()
+		}
+		st.server.usage.fill(result, queued)
+	}
+}
+
+// encodeResult encodes an answer.
+func encodeResult(r *canopyv1.Result) []byte {
+	b, err := r.MarshalVT()
+	if err != nil { // it cannot: all fields are bytes and numbers
+		b, _ = (&canopyv1.Result{Error: uint32(fserr.Internal)}).MarshalVT()
+	}
+	return b
+}
+
+// errorOf returns the error kind of an encoded result without decoding the rest:
+// the error is the first field, and left out if it is zero.
+func errorOf(result []byte) fserr.Kind {
+	const errorTag = 1<<3 | 0
+	if len(result) < 2 || result[0] != errorTag {
+		return fserr.OK
+	}
+	kind, shift := uint64(0), 0
+	for _, b := range result[1:] {
+		kind |= uint64(b&0x7f) << shift
+		if shift += 7; b < 0x80 || shift > 28 {
+			break
+		}
+	}
+	return fserr.Kind(kind)
+}
+
+// addRedirect completes an encoded answer of kind Moved.
+func (s *Server) addRedirect(encoded []byte, id base.ShardID, subtree base.SubtreeID) []byte {
+	var result canopyv1.Result
+	if err := result.UnmarshalVT(encoded); err != nil || result.Redirect != nil {
+		return encoded
+	}
+	result.Redirect = s.redirect(id, subtree)
+	return encodeResult(&result)
+}
