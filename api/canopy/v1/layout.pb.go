@@ -754,6 +754,7 @@ type RegisterServerResponse struct {
 	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	LeaseMs       uint32                 `protobuf:"varint,5,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	Map           *PoolMap               `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
+	Server        uint64                 `protobuf:"varint,7,opt,name=server,proto3" json:"server,omitempty"` // the id, given to a new one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +829,13 @@ func (x *RegisterServerResponse) GetMap() *PoolMap {
 		return x.Map
 	}
 	return nil
+}
+
+func (x *RegisterServerResponse) GetServer() uint64 {
+	if x != nil {
+		return x.Server
+	}
+	return 0
 }
 
 type HeartbeatServerRequest struct {
@@ -1211,14 +1219,15 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x10\n" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\"\xc8\x01\n" +
+	" \x01(\tR\x04host\"\xe0\x01\n" +
 	"\x16RegisterServerResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x19\n" +
 	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12$\n" +
-	"\x03map\x18\x06 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\"\xb5\x01\n" +
+	"\x03map\x18\x06 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\x12\x16\n" +
+	"\x06server\x18\a \x01(\x04R\x06server\"\xb5\x01\n" +
 	"\x16HeartbeatServerRequest\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12!\n" +

@@ -711,6 +711,11 @@ func (m *RegisterServerResponse) MarshalToSizedBufferVT(dAtA []byte) (int, error
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Server != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Server))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.Map != nil {
 		size, err := m.Map.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -1324,6 +1329,9 @@ func (m *RegisterServerResponse) SizeVT() (n int) {
 	if m.Map != nil {
 		l = m.Map.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Server != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Server))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3468,6 +3476,25 @@ func (m *RegisterServerResponse) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Server", wireType)
+			}
+			m.Server = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Server |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
