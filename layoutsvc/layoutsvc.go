@@ -7,12 +7,20 @@ package layoutsvc
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/canopyfs/canopy/internal/fserr"
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/service"
+	"github.com/canopyfs/canopy/placement"
 )
 
 // Config says where to listen and what cluster to make.
@@ -40,7 +48,132 @@ type Config struct {
 	Ready func(address, httpAddress string)
 }
 
+// Default settings.
+const (
+	DefaultWantServers = 3
+	DefaultPGs         = 32
+	DefaultServerLease = 3 * time.Second
+	DefaultPool        = base.PoolID(1)
+	// leaseMargin is what the leader waits beyond a server's lease: for the drift
+	// of clocks, and for an old leader that learns late of its end.
+	leaseMargin = time.Second
+)
+
+func withDefaults(c Config) (Config, error) {
+	if c.WantServers == 0 {
+		c.WantServers = DefaultWantServers
+	}
+	if c.Replicas == 0 {
+		c.Replicas = min(2, c.WantServers)
+	}
+	if c.PGs == 0 {
+		c.PGs = DefaultPGs
+	}
+	if c.ServerLease == 0 {
+		c.ServerLease = DefaultServerLease
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registerer == nil {
+		c.Registerer = prometheus.NewRegistry()
+	}
+	switch {
+	case len(c.Etcd) == 0:
+		return c, errors.New("layoutsvc: no etcd endpoint is given")
+	case c.WantServers < 1 || c.Replicas < 1 || c.PGs < 1:
+		return c, fmt.Errorf("layoutsvc: servers (%d), replicas (%d) and placement groups (%d) must be positive", c.WantServers, c.Replicas, c.PGs)
+	case c.Replicas > c.WantServers:
+		return c, fmt.Errorf("layoutsvc: %d replicas need as many data servers, not %d", c.Replicas, c.WantServers)
+	case c.ServerLease < 500*time.Millisecond:
+		return c, fmt.Errorf("layoutsvc: a data server's lease of %v is too short: the least is 500ms", c.ServerLease)
+	}
+	return c, nil
+}
+
+// instance is one running layout service.
+type instance struct {
+	canopyv1.UnimplementedLayoutServiceServer
+	config   Config
+	logger   *slog.Logger
+	store    *placement.Store
+	front    *service.Server
+	address  string
+	metrics  *metrics
+	draining <-chan struct{}
+
+	mu   sync.Mutex
+	term *term // nil while this instance does not lead
+}
+
 // Run serves until ctx is done, then stops gracefully and returns nil.
-func Run(ctx context.Context, config Config) error {
-	return fserr.New(fserr.Internal, "layoutsvc", nil)
+func Run(ctx context.Context, config Config) (err error) {
+	config, err = withDefaults(config)
+	if err != nil {
+		return err
+	}
+	store, err := placement.Open(ctx, placement.Config{Endpoints: config.Etcd, Prefix: config.Prefix, Logger: config.Logger})
+	if err != nil {
+		return fmt.Errorf("layoutsvc: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	cluster, err := store.EnsureCluster(ctx)
+	if err != nil {
+		return fmt.Errorf("layoutsvc: %w", err)
+	}
+	front, err := service.New(service.Config{
+		Name: "layoutsvc", Listen: config.Listen, HTTPListen: config.HTTPListen,
+		Cluster: func() string { return cluster }, Logger: config.Logger,
+		Registerer: config.Registerer, Gatherer: config.Gatherer,
+	})
+	if err != nil {
+		return err
+	}
+	s := &instance{config: config, logger: config.Logger, store: store, front: front, address: config.Advertise, draining: front.Draining()}
+	if s.address == "" {
+		s.address = front.Addr()
+	}
+	if s.metrics, err = newMetrics(config.Registerer, s); err != nil {
+		front.Stop(ctx)
+		return err
+	}
+	canopyv1.RegisterLayoutServiceServer(front.GRPC(), s)
+	return s.serve(ctx)
+}
+
+// serve runs the front, the announcement in etcd and the election.
+func (s *instance) serve(ctx context.Context) error {
+	id, err := s.store.AllocateID(ctx, placement.LayoutService)
+	if err != nil {
+		s.front.Stop(ctx)
+		return fmt.Errorf("layoutsvc: %w", err)
+	}
+	host, _ := os.Hostname()
+	info := &canopyv1.ServiceInfo{
+		Kind: placement.LayoutService, Id: id, Address: s.address, HttpAddress: s.front.HTTPAddr(),
+		Pid: uint32(os.Getpid()), Host: host,
+	}
+	registration := s.store.RegisterService(info)
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.campaign(running, registration, info) })
+	s.front.Serve()
+	s.front.SetServing(true)
+	group.Go(func() error {
+		ended := make(chan error, 1)
+		group.Go(func() error { ended <- s.front.Wait(); return nil })
+		select {
+		case err := <-ended:
+			return err
+		case <-running.Done():
+			return nil
+		}
+	})
+	if s.config.Ready != nil {
+		s.config.Ready(s.front.Addr(), s.front.HTTPAddr())
+	}
+	<-running.Done()
+	s.front.Stop(context.WithoutCancel(ctx))
+	err = group.Wait()
+	registration.Close(context.WithoutCancel(ctx))
+	return err
 }

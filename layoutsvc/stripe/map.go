@@ -80,6 +80,18 @@ func (m *Map) end(i int) uint64 {
 // Pieces appends to dst the pieces of the file's range, in file order. What lies
 // beyond MaxFileBytes has none.
 func (m *Map) Pieces(dst []Piece, offset, length uint64) []Piece {
+	return m.pieces(dst, offset, length, 0)
+}
+
+// PiecesAtMost returns the first pieces of the range, at most limit.
+func (m *Map) PiecesAtMost(offset, length uint64, limit int) []Piece {
+	return m.pieces(nil, offset, length, limit)
+}
+
+func (m *Map) pieces(dst []Piece, offset, length uint64, limit int) []Piece {
+	if offset >= MaxFileBytes {
+		return dst
+	}
 	end := min(MaxFileBytes, offset+min(length, MaxFileBytes))
 	i := 0
 	for offset < end {
@@ -99,6 +111,8 @@ func (m *Map) Pieces(dst []Piece, offset, length uint64) []Piece {
 		}
 		if last := len(dst) - 1; last >= 0 && dst[last].joins(p) {
 			dst[last].Length += n
+		} else if limit > 0 && len(dst) == limit {
+			return dst
 		} else {
 			dst = append(dst, p)
 		}

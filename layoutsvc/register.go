@@ -1,0 +1,230 @@
+package layoutsvc
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
+	"github.com/canopyfs/canopy/placement"
+)
+
+// serverKind is the kind under which data servers' ids are allocated.
+const serverKind = "dataserver"
+
+// RegisterServer implements the service. A new incarnation means that the old
+// one is dead (a lock in the data directory sees to that); what it had in flight
+// is lost, so it leaves all in-sync sets where another member remains, and is
+// compared with that one before it returns.
+func (s *instance) RegisterServer(ctx context.Context, r *canopyv1.RegisterServerRequest) (*canopyv1.RegisterServerResponse, error) {
+	t := s.leading()
+	if t == nil {
+		kind, detail, leader := s.notLeader(ctx)
+		return &canopyv1.RegisterServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
+	}
+	id, err := t.register(ctx, r)
+	if err != nil {
+		s.logger.Warn("a data server cannot register", "server", r.Server, "address", r.Address, "error", err)
+		return &canopyv1.RegisterServerResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
+	}
+	if t.lost() {
+		kind, detail, leader := s.notLeader(ctx)
+		return &canopyv1.RegisterServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
+	}
+	m := s.store.Data()
+	return &canopyv1.RegisterServerResponse{
+		Cluster: m.Cluster,
+		LeaseMs: uint32(s.config.ServerLease / time.Millisecond),
+		Map:     m.PoolMap(),
+		Server:  uint64(id),
+	}, nil
+}
+
+func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) (base.NodeID, error) {
+	const op = "register"
+	data := t.s.store.Data()
+	switch {
+	case r.Address == "" || r.Incarnation == 0:
+		return 0, fserr.New(fserr.Malformed, op, fmt.Errorf("address %q, incarnation %d", r.Address, r.Incarnation))
+	case r.Cluster != "" && r.Cluster != data.Cluster:
+		return 0, fserr.New(fserr.WrongCluster, op, fmt.Errorf("the data directory belongs to cluster %s, this is %s", r.Cluster, data.Cluster))
+	case (r.Cluster == "") != (r.Server == 0):
+		return 0, fserr.New(fserr.Malformed, op, fmt.Errorf("server %d of cluster %q", r.Server, r.Cluster))
+	}
+	id := base.NodeID(r.Server)
+	if id == 0 {
+		fresh, err := t.s.store.AllocateID(ctx, serverKind)
+		if err != nil {
+			return 0, err
+		}
+		id = base.NodeID(fresh)
+	}
+	if err := t.record(ctx, id, r); err != nil {
+		return 0, err
+	}
+	if err := t.exclude(ctx, id, false); err != nil {
+		return 0, err
+	}
+	if err := t.ensurePool(ctx); err != nil {
+		return 0, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.servers[id] = &lease{incarnation: r.Incarnation, until: time.Now().Add(t.s.config.ServerLease + leaseMargin)}
+	t.wakeLocked()
+	return id, nil
+}
+
+// record writes the registration. It refuses a data directory that is older than
+// what the cluster saw of it (PROTOCOLS A6).
+func (t *term) record(ctx context.Context, id base.NodeID, r *canopyv1.RegisterServerRequest) error {
+	t.changes.Lock()
+	defer t.changes.Unlock()
+	known := t.s.store.Data().Servers[id]
+	if v := known.Value; v != nil && v.Incarnation > r.Incarnation {
+		return fserr.New(fserr.Fenced, "register", fmt.Errorf(
+			"the data directory of server %d is at incarnation %d, the cluster saw %d: it is an old copy; use the newest one, or an empty directory", id, r.Incarnation, v.Incarnation))
+	}
+	next := &canopyv1.DataServerInfo{
+		Server: uint64(id), Address: r.Address, HttpAddress: r.HttpAddress, Incarnation: r.Incarnation, Alive: true,
+		Labels: r.Labels, TotalBytes: r.TotalBytes, FreeBytes: r.FreeBytes, Pid: r.Pid, Host: r.Host,
+	}
+	_, err := t.s.store.PutServer(ctx, t.lead, next, known.Revision)
+	return err
+}
+
+// ensurePool makes the default pool when enough servers are there.
+func (t *term) ensurePool(ctx context.Context) error {
+	t.changes.Lock()
+	defer t.changes.Unlock()
+	data := t.s.store.Data()
+	if _, ok := data.Pools[DefaultPool]; ok {
+		return nil
+	}
+	var servers []stripe.Server
+	for id, s := range data.Servers {
+		if s.Value.Alive {
+			servers = append(servers, stripe.Server{ID: id, Labels: s.Value.Labels})
+		}
+	}
+	if len(servers) < t.s.config.WantServers {
+		t.s.logger.Info("waiting for data servers", "have", len(servers), "want", t.s.config.WantServers)
+		return nil
+	}
+	pool, err := newPool(t.s.config, servers)
+	if err != nil {
+		return err
+	}
+	if err := t.s.store.CreatePool(ctx, t.lead, pool); err != nil {
+		return err
+	}
+	t.s.logger.Info("made the default pool", "pgs", len(pool.Pgs), "replicas", pool.Replicas, "servers", len(servers))
+	return nil
+}
+
+func newPool(c Config, servers []stripe.Server) (*canopyv1.Pool, error) {
+	groups, err := stripe.Assign(c.PGs, c.Replicas, servers)
+	if err != nil {
+		return nil, err
+	}
+	pool := &canopyv1.Pool{
+		Pool: uint64(DefaultPool), Name: "default", Replicas: uint32(c.Replicas), Layout: stripe.Default(DefaultPool),
+	}
+	for i, members := range groups {
+		pg := &canopyv1.PlacementGroup{Pg: uint32(i), Epoch: 1}
+		for _, m := range members {
+			pg.Members = append(pg.Members, uint64(m))
+		}
+		pg.InSync = append(pg.InSync, pg.Members...)
+		pool.Pgs = append(pool.Pgs, pg)
+	}
+	return pool, nil
+}
+
+// HeartbeatServer implements the service.
+func (s *instance) HeartbeatServer(ctx context.Context, r *canopyv1.HeartbeatServerRequest) (*canopyv1.HeartbeatServerResponse, error) {
+	t := s.leading()
+	if t == nil {
+		kind, detail, leader := s.notLeader(ctx)
+		return &canopyv1.HeartbeatServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
+	}
+	if err := t.renew(ctx, r); err != nil {
+		return &canopyv1.HeartbeatServerResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
+	}
+	if t.lost() {
+		kind, detail, leader := s.notLeader(ctx)
+		return &canopyv1.HeartbeatServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
+	}
+	response := &canopyv1.HeartbeatServerResponse{LeaseMs: uint32(s.config.ServerLease / time.Millisecond)}
+	if m := s.store.Data(); m.Revision > r.MapRevision {
+		response.Map = m.PoolMap()
+	}
+	return response, nil
+}
+
+// usageEvery is how often a server's usage is written if it changed little.
+const usageEvery = 10 * time.Second
+
+// renew extends the lease. The extension stands before the answer is sent; the
+// server counts from before it asked.
+func (t *term) renew(ctx context.Context, r *canopyv1.HeartbeatServerRequest) error {
+	id := base.NodeID(r.Server)
+	known := t.s.store.Data().Servers[id]
+	if known.Value == nil {
+		return fserr.New(fserr.SessionExpired, "heartbeat", fmt.Errorf("server %d is unknown: it must register", id))
+	}
+	if known.Value.Incarnation != r.Incarnation {
+		return fserr.New(fserr.Fenced, "heartbeat", fmt.Errorf("server %d has incarnation %d, not %d", id, known.Value.Incarnation, r.Incarnation))
+	}
+	now := time.Now()
+	t.mu.Lock()
+	l := t.servers[id]
+	if l == nil {
+		l = &lease{incarnation: r.Incarnation}
+		t.servers[id] = l
+	}
+	if l.incarnation != r.Incarnation {
+		t.mu.Unlock()
+		return fserr.New(fserr.SessionExpired, "heartbeat", fmt.Errorf("server %d must register", id))
+	}
+	l.until = now.Add(t.s.config.ServerLease + leaseMargin)
+	l.adopted = max(l.adopted, r.MapRevision)
+	write := !known.Value.Alive || farApart(known.Value.FreeBytes, r.FreeBytes, r.TotalBytes) ||
+		known.Value.FreeBytes != r.FreeBytes && now.Sub(l.reportedAt) > usageEvery
+	if write {
+		l.reportedAt = now
+	}
+	t.wakeLocked()
+	t.mu.Unlock()
+	if !write {
+		return nil
+	}
+	return t.recordUsage(ctx, id, r)
+}
+
+// farApart reports whether usage changed by more than a hundredth of the disk.
+func farApart(a, b, total uint64) bool {
+	return math.Abs(float64(a)-float64(b)) > float64(total)/100
+}
+
+func (t *term) recordUsage(ctx context.Context, id base.NodeID, r *canopyv1.HeartbeatServerRequest) error {
+	t.changes.Lock()
+	defer t.changes.Unlock()
+	known := t.s.store.Data().Servers[id]
+	if known.Value == nil {
+		return nil
+	}
+	next := proto.CloneOf(known.Value)
+	next.Alive, next.TotalBytes, next.FreeBytes = true, r.TotalBytes, r.FreeBytes
+	_, err := t.s.store.PutServer(ctx, t.lead, next, known.Revision)
+	if placement.IsConflict(err) {
+		return nil // somebody else wrote; the next heartbeat comes soon
+	}
+	return err
+}
