@@ -5,6 +5,7 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // Config says which shard a Machine is of.
@@ -16,9 +17,25 @@ type Config struct {
 }
 
 // Machine is the state machine of one shard. Load and Apply are called by one
-// goroutine at a time; Query by any number, also during Apply.
+// goroutine at a time; Query and the other methods by any number, also during
+// Apply: they read nothing that Apply changes.
 type Machine struct {
 	cfg Config
+
+	// What Load read and Apply keeps equal to the stored state. Apply's alone.
+	state    *schema.ShardState // nil: no bootstrap yet
+	sessions map[base.ClientID]*schema.Session
+	ended    map[base.ClientID]*schema.Ended
+	subtrees map[base.SubtreeID]*subtree
+}
+
+// subtree is what Apply keeps in memory of one subtree.
+type subtree struct {
+	schema.Subtree
+	id            base.SubtreeID
+	counters      schema.Counters
+	countersDirty bool
+	windows       map[base.ClientID]*window
 }
 
 // New returns a Machine. Load comes before anything else.
@@ -26,31 +43,104 @@ func New(cfg Config) *Machine {
 	if cfg.Hash == nil {
 		cfg.Hash = shard.NameHash
 	}
-	return &Machine{cfg: cfg}
+	m := &Machine{cfg: cfg}
+	m.reset()
+	return m
 }
 
-// Load builds the caches from r: after a start and after a snapshot. An error
-// means that the replica is broken.
-func (m *Machine) Load(r shard.Reader) error { return fserr.Internal }
+func (m *Machine) reset() {
+	m.state = nil
+	m.sessions = map[base.ClientID]*schema.Session{}
+	m.ended = map[base.ClientID]*schema.Ended{}
+	m.subtrees = map[base.SubtreeID]*subtree{}
+}
 
 // Apply runs encoded Command messages in order at the entry's time and returns
 // one encoded Result for each. An error means that the replica is broken. The
-// returned slices are the caller's.
+// returned slices are the caller's to keep and not to change.
 func (m *Machine) Apply(w shard.Writer, timeNS int64, commands [][]byte) ([][]byte, error) {
-	return nil, fserr.Internal
+	b := newBatch(m, w, timeNS)
+	results := make([][]byte, len(commands))
+	var command canopyv1.Command
+	for i, c := range commands {
+		command.Reset()
+		if err := command.UnmarshalVT(c); err != nil {
+			command.Reset() // an empty command is malformed
+		}
+		result, err := b.run(&command)
+		if err != nil {
+			return nil, err
+		}
+		results[i] = result
+	}
+	return results, b.flush()
 }
 
 // Query answers a read on r. It is a pure function of r and op.
 func (m *Machine) Query(r shard.Reader, op *canopyv1.Op) *canopyv1.Result {
-	return &canopyv1.Result{Error: uint32(fserr.Internal)}
+	v, redirect, err := m.viewOf(r, op)
+	if err != nil {
+		return failure(err)
+	}
+	if redirect != nil {
+		return redirect
+	}
+	handler := queryHandler(op)
+	if handler == nil {
+		return failure(fserr.Malformed)
+	}
+	result, err := outcome(handler(v, op))
+	if err != nil {
+		return failure(err)
+	}
+	return result
 }
 
-// IsRead reports whether op is answered by Query; all others go through Apply.
-func IsRead(op *canopyv1.Op) bool {
-	switch op.GetCall().(type) {
-	case *canopyv1.Op_Lookup, *canopyv1.Op_GetAttr, *canopyv1.Op_Readlink, *canopyv1.Op_ReadDir,
-		*canopyv1.Op_GetXattr, *canopyv1.Op_ListXattr, *canopyv1.Op_StatFs, *canopyv1.Op_Access, *canopyv1.Op_Parent:
-		return true
+// viewOf returns the view of the operation's subtree, or where else to ask.
+func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Result, error) {
+	id := base.SubtreeID(op.GetSubtree())
+	b, found, err := r.Get(schema.SubtreeKey(m.cfg.Shard, id))
+	if err != nil {
+		return nil, nil, err
 	}
-	return false
+	s := &schema.Subtree{}
+	if found && id != base.ShardMeta {
+		if s, err = schema.DecodeSubtree(b); err != nil {
+			return nil, nil, err
+		}
+	}
+	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
+		return nil, redirect, nil
+	}
+	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root}, nil, nil
+}
+
+// route returns how an operation is refused that s, the state of its subtree
+// here, does not allow; nil when it may run. The zero s is a subtree that was
+// never here.
+func route(op *canopyv1.Op, s *schema.Subtree) *canopyv1.Result {
+	r := &canopyv1.Redirect{Subtree: op.GetSubtree(), Epoch: uint64(s.Epoch)}
+	switch s.State {
+	case schema.Active, schema.Frozen:
+		if op.GetEpoch() > uint64(s.Epoch) {
+			// The client has seen an owner that this replica has not heard of.
+			return &canopyv1.Result{Error: uint32(fserr.NotHolder), Redirect: r}
+		}
+		if s.State == schema.Frozen {
+			return &canopyv1.Result{Error: uint32(fserr.Frozen), Redirect: r}
+		}
+		return nil
+	case schema.HandedOff:
+		r.Shard = uint64(s.ToShard)
+	}
+	return &canopyv1.Result{Error: uint32(fserr.Moved), Redirect: r}
+}
+
+// failure returns the result of an operation that failed. An error that is no
+// Kind comes from storage or a damaged value.
+func failure(err error) *canopyv1.Result {
+	if k, ok := err.(fserr.Kind); ok {
+		return &canopyv1.Result{Error: uint32(k)}
+	}
+	return &canopyv1.Result{Error: uint32(fserr.IO), Detail: err.Error()}
 }

@@ -185,8 +185,6 @@ func XattrRange(owner []byte) (lo, hi []byte) {
 // XattrName returns the attribute's name in a key of XattrRange(owner).
 func XattrName(owner, key []byte) []byte { return key[len(owner):] }
 
-// Last number parsers: each returns the number that stands behind the prefix.
-
 // InoOf returns the inode number (or directory, client, data id) behind the
 // prefix of key, and the position behind that where the kind has one.
 func InoOf(key []byte) (first, second uint64, ok bool) {
@@ -217,4 +215,17 @@ func after(k []byte) []byte {
 		}
 	}
 	return nil
+}
+
+// IsSubtreeKey reports whether key is some SubtreeKey.
+func IsSubtreeKey(key []byte) bool {
+	return len(key) == prefixBytes && Kind(key[16]) == KindSubtree && binary.BigEndian.Uint64(key[8:]) != 0
+}
+
+// IsSelf reports whether a header, inode or orphan key is of PartSelf.
+func IsSelf(key []byte) bool { return len(key) == prefixBytes+9 && key[prefixBytes+8] == PartSelf }
+
+// IsDentrySelf reports whether a dentry key is of PartSelf.
+func IsDentrySelf(key []byte) bool {
+	return len(key) == prefixBytes+17 && key[prefixBytes+16] == PartSelf
 }

@@ -1,0 +1,196 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// MaxTargetBytes is the longest target of a symlink.
+const MaxTargetBytes = 4095
+
+// create makes a regular file, or answers the one that is there.
+func create(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetCreate()
+	who := identityOf(op.Cred)
+	if c.Ino != 0 {
+		return nil, fserr.Invalid // no range of numbers is granted to clients
+	}
+	if c.Anonymous {
+		return b.createAnonymous(who, c)
+	}
+	if isDot(c.Name) || isDotDot(c.Name) {
+		return nil, existsOr(c.Exclusive, fserr.IsDir)
+	}
+	d, s, err := b.nameInDirectory(who, base.Ino(c.Dir), c.Name)
+	if err != nil {
+		return nil, err
+	}
+	if s.found() {
+		return b.createExisting(who, c, d, s.entry)
+	}
+	if err := who.mayAddName(d); err != nil {
+		return nil, err
+	}
+	p, err := b.position(s, d.Ino)
+	if err != nil {
+		return nil, err
+	}
+	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode))
+}
+
+func existsOr(exclusive bool, kind fserr.Kind) error {
+	if exclusive {
+		return fserr.Exist
+	}
+	return kind
+}
+
+// createExisting answers a create whose name is there.
+func (b *batch) createExisting(who identity, c *canopyv1.CreateCall, d *directory, e entry) (*canopyv1.Result, error) {
+	if c.Exclusive {
+		return nil, fserr.Exist
+	}
+	o, err := b.objectOf(e)
+	if err != nil {
+		return nil, err
+	}
+	if o.isDir() {
+		return nil, fserr.IsDir
+	}
+	if c.Truncate && o.inode.IsFile() {
+		if err := who.accessObject(o, mayWrite); err != nil {
+			return nil, err
+		}
+		if err := b.truncate(o, 0, !who.isRoot()); err != nil {
+			return nil, err
+		}
+		if err := b.changed(o); err != nil {
+			return nil, err
+		}
+	}
+	return &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, nil
+}
+
+// createAnonymous makes a file without a name, an orphan from the start; link can
+// give it one unless it was made with O_EXCL.
+func (b *batch) createAnonymous(who identity, c *canopyv1.CreateCall) (*canopyv1.Result, error) {
+	d, err := b.directory(base.Ino(c.Dir))
+	if err != nil {
+		return nil, err
+	}
+	if err := who.mayAddName(d); err != nil {
+		return nil, err
+	}
+	n := b.newFile(who, d, c.Mode)
+	n.Nlink, n.Linkable = 0, !c.Exclusive
+	o := &object{home: inOrphan, inode: n, sinceNS: b.nowNS}
+	return &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Place: o.place()}, b.save(o)
+}
+
+// newInode returns an inode made by who in d.
+func (b *batch) newInode(who identity, d *directory, mode uint32) *schema.Inode {
+	gid, mode := who.inherit(d, mode)
+	return &schema.Inode{
+		Ino: b.newIno(), Mode: mode, Nlink: 1, UID: who.uid, GID: gid, Version: 1,
+		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
+	}
+}
+
+func (b *batch) newFile(who identity, d *directory, mode uint32) *schema.Inode {
+	n := b.newInode(who, d, schema.TypeFile|mode&modeBits)
+	n.DataID, n.DataVersion, n.SizeEpoch = base.DataID(n.Ino), 1, 1
+	n.Layout = d.Layout
+	return n
+}
+
+// addInode gives a new inode its name: one key holds both.
+func (b *batch) addInode(d *directory, p position, name []byte, n *schema.Inode) (*canopyv1.Result, error) {
+	e := &schema.Dentry{Kind: schema.Embedded, Name: name, Ino: n.Ino, Type: n.Mode & schema.TypeMask, Inode: n}
+	if _, err := b.appear(d, p, e); err != nil {
+		return nil, err
+	}
+	b.counters().Files++
+	return &canopyv1.Result{Attr: b.inodeAttr(n), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}, nil
+}
+
+func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetMkdir()
+	who := identityOf(op.Cred)
+	if c.Ino != 0 {
+		return nil, fserr.Invalid
+	}
+	d, p, err := b.newName(who, base.Ino(c.Dir), c.Name)
+	if err != nil {
+		return nil, err
+	}
+	gid, mode := who.inherit(d, schema.TypeDir|c.Mode&(modeBits&^(setUID|setGID)))
+	child := &directory{subtree: b.subtree, Header: schema.Header{
+		Ino: b.newIno(), Mode: mode, UID: who.uid, GID: gid, Version: 1,
+		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
+		Parent: d.Ino, ParentSubtree: d.subtree, Name: append([]byte(nil), c.Name...),
+		Fragments: shard.Whole(b.subtree), Appeared: 1, Layout: d.Layout,
+	}}
+	e := &schema.Dentry{Kind: schema.Directory, Name: c.Name, Ino: child.Ino, Type: schema.TypeDir, Subtree: b.subtree}
+	if _, err := b.appear(d, p, e); err != nil {
+		return nil, err
+	}
+	b.dirs[dirID{b.subtree, child.Ino}] = child
+	b.touch(child)
+	b.counters().Directories++
+	return &canopyv1.Result{Attr: b.dirAttr(child), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}, nil
+}
+
+func mknod(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetMknod()
+	who := identityOf(op.Cred)
+	if c.Ino != 0 {
+		return nil, fserr.Invalid
+	}
+	kind := c.Mode & schema.TypeMask
+	switch kind {
+	case 0, schema.TypeFile, schema.TypeFIFO, schema.TypeSocket, schema.TypeChar, schema.TypeBlock:
+	case schema.TypeDir:
+		return nil, fserr.Permission
+	default:
+		return nil, fserr.Invalid
+	}
+	d, p, err := b.newName(who, base.Ino(c.Dir), c.Name)
+	if err != nil {
+		return nil, err
+	}
+	device := kind == schema.TypeChar || kind == schema.TypeBlock
+	if device && !who.isRoot() {
+		return nil, fserr.Permission
+	}
+	if kind == 0 || kind == schema.TypeFile {
+		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode))
+	}
+	n := b.newInode(who, d, kind|c.Mode&modeBits)
+	if device {
+		n.Rdev = c.Rdev
+	}
+	return b.addInode(d, p, c.Name, n)
+}
+
+func symlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetSymlink()
+	who := identityOf(op.Cred)
+	switch {
+	case c.Ino != 0:
+		return nil, fserr.Invalid
+	case len(c.Target) == 0:
+		return nil, fserr.NotFound
+	case len(c.Target) > MaxTargetBytes:
+		return nil, fserr.NameTooLong
+	}
+	d, p, err := b.newName(who, base.Ino(c.Dir), c.Name)
+	if err != nil {
+		return nil, err
+	}
+	n := b.newInode(who, d, schema.TypeLink|0o777)
+	n.Target, n.SizeBytes = c.Target, uint64(len(c.Target))
+	return b.addInode(d, p, c.Name, n)
+}

@@ -1,0 +1,69 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+)
+
+// applyHandler is the table of operations that change the namespace: nil for any
+// other. A handler returns a result, or an fserr.Kind and then changed nothing.
+func applyHandler(op *canopyv1.Op) func(*batch, *canopyv1.Op) (*canopyv1.Result, error) {
+	switch op.Call.(type) {
+	case *canopyv1.Op_Create:
+		return create
+	case *canopyv1.Op_Mkdir:
+		return mkdir
+	case *canopyv1.Op_Mknod:
+		return mknod
+	case *canopyv1.Op_Symlink:
+		return symlink
+	case *canopyv1.Op_Link:
+		return link
+	case *canopyv1.Op_Unlink:
+		return unlink
+	case *canopyv1.Op_Rmdir:
+		return rmdir
+	case *canopyv1.Op_Rename:
+		return rename
+	case *canopyv1.Op_SetAttr:
+		return setAttr
+	case *canopyv1.Op_SetXattr:
+		return setXattr
+	case *canopyv1.Op_RemoveXattr:
+		return removeXattr
+	case *canopyv1.Op_ReportSize:
+		return reportSize
+	case *canopyv1.Op_ReserveAppend:
+		return reserveAppend
+	case *canopyv1.Op_FillAppend:
+		return fillAppend
+	}
+	return nil
+}
+
+// queryHandler is the table of reads: nil for any other operation.
+func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, error) {
+	switch op.Call.(type) {
+	case *canopyv1.Op_Lookup:
+		return lookup
+	case *canopyv1.Op_GetAttr:
+		return getAttr
+	case *canopyv1.Op_Readlink:
+		return readlink
+	case *canopyv1.Op_ReadDir:
+		return readDir
+	case *canopyv1.Op_GetXattr:
+		return getXattr
+	case *canopyv1.Op_ListXattr:
+		return listXattr
+	case *canopyv1.Op_StatFs:
+		return statFS
+	case *canopyv1.Op_Access:
+		return access
+	case *canopyv1.Op_Parent:
+		return parent
+	}
+	return nil
+}
+
+// IsRead reports whether op is answered by Query; all others go through Apply.
+func IsRead(op *canopyv1.Op) bool { return op != nil && queryHandler(op) != nil }

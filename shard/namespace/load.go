@@ -1,0 +1,116 @@
+package namespace
+
+import (
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// Load builds the caches from r: after a start and after a snapshot. An error
+// means that the replica is broken.
+func (m *Machine) Load(r shard.Reader) error {
+	m.reset()
+	b, found, err := r.Get(schema.ShardKey(m.cfg.Shard))
+	if err != nil || !found {
+		return err
+	}
+	if m.state, err = schema.DecodeShardState(b); err != nil {
+		return err
+	}
+	if err := m.loadSessions(r); err != nil {
+		return err
+	}
+	return m.loadSubtrees(r)
+}
+
+func (m *Machine) loadSessions(r shard.Reader) error {
+	lo, hi := schema.KindRange(m.cfg.Shard, base.ShardMeta, schema.KindSession)
+	err := r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		s, err := schema.DecodeSession(value)
+		client, _, _ := schema.InoOf(key)
+		m.sessions[base.ClientID(client)] = s
+		return true, err
+	})
+	if err != nil {
+		return err
+	}
+	lo, hi = schema.KindRange(m.cfg.Shard, base.ShardMeta, schema.KindEnded)
+	return r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		e, err := schema.DecodeEnded(value)
+		client, _, _ := schema.InoOf(key)
+		m.ended[base.ClientID(client)] = e
+		return true, err
+	})
+}
+
+func (m *Machine) loadSubtrees(r shard.Reader) error {
+	if err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
+		m.subtrees[id] = &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}}
+	}); err != nil {
+		return err
+	}
+	for id, s := range m.subtrees {
+		c, err := countersOf(r, m.cfg.Shard, id)
+		if err != nil {
+			return err
+		}
+		s.counters = c
+		lo, hi := schema.KindRange(m.cfg.Shard, id, schema.KindResults)
+		err = r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+			results, err := schema.DecodeResults(value)
+			if err != nil {
+				return false, err
+			}
+			client, first, _ := schema.InoOf(key)
+			w := s.windows[base.ClientID(client)]
+			if w == nil {
+				w = &window{}
+				s.windows[base.ClientID(client)] = w
+			}
+			w.load(base.Seq(first), results)
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, w := range s.windows {
+			w.loaded()
+		}
+	}
+	return nil
+}
+
+// eachSubtree calls fn for the subtrees that the shard knows, by id.
+func eachSubtree(r shard.Reader, id base.ShardID, fn func(base.SubtreeID, schema.Subtree)) error {
+	next := base.ShardMeta + 1
+	_, end := schema.ShardRange(id)
+	for {
+		// A subtree's state is its first key: jump from one subtree to the next.
+		var found base.SubtreeID
+		lo, _ := schema.SubtreeRange(id, next)
+		err := r.Scan(lo, end, func(key, value []byte) (bool, error) {
+			found, _ = schema.SubtreeOf(key)
+			if !schema.IsSubtreeKey(key) {
+				return false, nil
+			}
+			s, err := schema.DecodeSubtree(value)
+			if err == nil {
+				fn(found, *s)
+			}
+			return false, err
+		})
+		if err != nil || found == 0 {
+			return err
+		}
+		next = found + 1
+	}
+}
+
+func countersOf(r shard.Reader, id base.ShardID, subtree base.SubtreeID) (schema.Counters, error) {
+	b, found, err := r.Get(schema.CountersKey(id, subtree))
+	if err != nil || !found {
+		return schema.Counters{}, err
+	}
+	c, err := schema.DecodeCounters(b)
+	return *c, err
+}

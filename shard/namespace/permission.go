@@ -1,0 +1,124 @@
+package namespace
+
+import (
+	"slices"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// Bits of access(2).
+const (
+	mayExec  = 1
+	mayWrite = 2
+	mayRead  = 4
+)
+
+// Mode bits beside the nine of permission.
+const (
+	setUID    = 0o4000
+	setGID    = 0o2000
+	sticky    = 0o1000
+	execAll   = 0o111
+	execGroup = 0o010
+	modeBits  = 0o7777
+)
+
+// nobody is for whom an operation without a credential is checked.
+const nobody = 65534
+
+// identity is for whom an operation runs. It passes permission checks as root
+// does on Linux when uid is 0.
+type identity struct {
+	uid, gid uint32
+	groups   []uint32
+}
+
+func identityOf(c *canopyv1.Credential) identity {
+	if c == nil {
+		return identity{uid: nobody, gid: nobody}
+	}
+	return identity{c.Uid, c.Gid, c.Groups}
+}
+
+func (i identity) isRoot() bool            { return i.uid == 0 }
+func (i identity) inGroup(gid uint32) bool { return i.gid == gid || slices.Contains(i.groups, gid) }
+
+// owns reports whether i may do what only the owner may.
+func (i identity) owns(uid uint32) bool { return i.isRoot() || i.uid == uid }
+
+// access checks the wanted bits (mayRead, mayWrite, mayExec) as Linux does.
+func (i identity) access(mode, uid, gid, want uint32) error {
+	if i.isRoot() {
+		if want&mayExec != 0 && mode&schema.TypeMask != schema.TypeDir && mode&execAll == 0 {
+			return fserr.Access
+		}
+		return nil
+	}
+	bits := mode
+	switch {
+	case i.uid == uid:
+		bits >>= 6
+	case i.inGroup(gid):
+		bits >>= 3
+	}
+	if want&^bits != 0 {
+		return fserr.Access
+	}
+	return nil
+}
+
+func (i identity) accessObject(o *object, want uint32) error {
+	mode, uid, gid := o.owner()
+	return i.access(mode, uid, gid, want)
+}
+
+func (i identity) accessDir(d *directory, want uint32) error {
+	return i.access(d.Mode, d.UID, d.GID, want)
+}
+
+// mayAddName checks that i may make a name in d. A removed directory has none.
+func (i identity) mayAddName(d *directory) error {
+	if d.Removed {
+		return fserr.NotFound
+	}
+	return i.accessDir(d, mayWrite|mayExec)
+}
+
+// mayTakeName checks that i may remove or replace the name of an inode of owner
+// uid in d: in a sticky directory only the owner of either may.
+func (i identity) mayTakeName(d *directory, uid uint32) error {
+	if err := i.accessDir(d, mayWrite|mayExec); err != nil {
+		return err
+	}
+	if d.Mode&sticky != 0 && !i.owns(d.UID) && !i.owns(uid) {
+		return fserr.Permission
+	}
+	return nil
+}
+
+// inherit returns the group and the mode of something new in d with the wanted
+// mode: a set-group-id directory hands on its group, and the bit to directories.
+func (i identity) inherit(d *directory, mode uint32) (gid, newMode uint32) {
+	if d.Mode&setGID == 0 {
+		return i.gid, mode
+	}
+	if mode&schema.TypeMask == schema.TypeDir {
+		return d.GID, mode | setGID
+	}
+	if mode&(setGID|execGroup) == setGID|execGroup && !i.isRoot() && !i.inGroup(d.GID) {
+		mode &^= setGID
+	}
+	return d.GID, mode
+}
+
+// withoutPrivileges returns mode as a write by a user without CAP_FSETID leaves
+// it: no set-user-id, and no set-group-id where that means execution.
+func withoutPrivileges(mode uint32) uint32 {
+	mode &^= setUID
+	if mode&execGroup != 0 {
+		mode &^= setGID
+	}
+	return mode
+}

@@ -1,0 +1,127 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// lookup finds one name in a directory.
+func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetLookup()
+	if err := checkName(c.Name); err != nil {
+		return nil, err
+	}
+	d, err := v.directory(base.Ino(c.Dir))
+	if err != nil {
+		return nil, err
+	}
+	if err := identityOf(op.Cred).accessDir(d, mayExec); err != nil {
+		return nil, err
+	}
+	r := &canopyv1.Result{DirAttr: v.dirAttr(d)}
+	switch {
+	case isDot(c.Name):
+		r.Attr = v.dirAttr(d)
+		return r, nil
+	case isDotDot(c.Name):
+		up, err := v.directoryIn(d.ParentSubtree, d.Parent)
+		if err != nil {
+			return nil, err
+		}
+		r.Attr = v.dirAttr(up)
+		return r, nil
+	}
+	s, err := v.find(d, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	if !s.found() {
+		return r, fserr.NotFound // with the directory's attributes, for a negative entry
+	}
+	r.Cookie = uint64(s.at)
+	o, err := v.objectOf(s.entry)
+	if err == fserr.Stale && s.Subtree != v.subtree {
+		// A directory whose subtree is not here: who asks there gets the rest.
+		r.Attr = &canopyv1.Attr{Ino: uint64(s.Ino), Mode: s.Type, Subtree: uint64(s.Subtree)}
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Attr = v.attr(o)
+	return r, nil
+}
+
+func getAttr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	o, err := v.resolve(op.GetGetAttr().Place)
+	if err != nil {
+		return nil, err
+	}
+	return v.answer(o), nil
+}
+
+func readlink(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	o, err := v.resolve(op.GetReadlink().Place)
+	if err != nil {
+		return nil, err
+	}
+	if o.isDir() || o.inode.Mode&schema.TypeMask != schema.TypeLink {
+		return nil, fserr.Invalid
+	}
+	r := v.answer(o)
+	r.Data = o.inode.Target
+	return r, nil
+}
+
+func access(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetAccess()
+	if c.Mask&^(mayRead|mayWrite|mayExec) != 0 {
+		return nil, fserr.Invalid
+	}
+	o, err := v.resolve(c.Place)
+	if err != nil {
+		return nil, err
+	}
+	return v.answer(o), identityOf(op.Cred).accessObject(o, c.Mask)
+}
+
+// parent answers where a directory is, and its parent's attributes.
+func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	d, err := v.directory(base.Ino(op.GetParent().Dir))
+	if err != nil {
+		return nil, err
+	}
+	up, err := v.directoryIn(d.ParentSubtree, d.Parent)
+	if err != nil {
+		return nil, err
+	}
+	return &canopyv1.Result{
+		Place: &canopyv1.Place{Ino: uint64(d.Ino), Dir: uint64(up.Ino), Name: d.Name},
+		Attr:  v.dirAttr(up),
+	}, nil
+}
+
+// statFS counts inodes. Bytes are the data servers' affair: whoever serves the
+// answer adds them.
+func statFS(v *view, _ *canopyv1.Op) (*canopyv1.Result, error) {
+	c, err := countersOf(v.r, v.id, v.subtree)
+	if err != nil {
+		return nil, err
+	}
+	b, found, err := v.r.Get(schema.ShardKey(v.id))
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fserr.NotReady
+	}
+	s, err := schema.DecodeShardState(b)
+	if err != nil {
+		return nil, err
+	}
+	used := c.Files + c.Directories
+	free := uint64(1)<<base.InoCounterBits - s.NextIno
+	return &canopyv1.Result{Statfs: &canopyv1.StatFs{Files: used + free, FreeFiles: free}}, nil
+}

@@ -1,0 +1,142 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+const (
+	maskMode     = uint32(canopyv1.SetAttrMask_SET_ATTR_MODE)
+	maskUID      = uint32(canopyv1.SetAttrMask_SET_ATTR_UID)
+	maskGID      = uint32(canopyv1.SetAttrMask_SET_ATTR_GID)
+	maskSize     = uint32(canopyv1.SetAttrMask_SET_ATTR_SIZE)
+	maskAtime    = uint32(canopyv1.SetAttrMask_SET_ATTR_ATIME)
+	maskMtime    = uint32(canopyv1.SetAttrMask_SET_ATTR_MTIME)
+	maskAtimeNow = uint32(canopyv1.SetAttrMask_SET_ATTR_ATIME_NOW)
+	maskMtimeNow = uint32(canopyv1.SetAttrMask_SET_ATTR_MTIME_NOW)
+	maskKillPriv = uint32(canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV)
+	maskAll      = maskKillPriv<<1 - 1
+)
+
+// setAttr changes attributes: all that the mask names, or none.
+func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetSetAttr()
+	who := identityOf(op.Cred)
+	if c.Mask&^maskAll != 0 {
+		return nil, fserr.Invalid
+	}
+	o, err := b.resolve(c.Place)
+	if err != nil {
+		return nil, err
+	}
+	if err := who.maySetAttr(o, c); err != nil {
+		return nil, err
+	}
+	if c.Mask == 0 {
+		return b.answer(o), nil
+	}
+	if c.Mask&maskSize != 0 {
+		if err := b.truncate(o, c.Size, !who.isRoot()); err != nil {
+			return nil, err
+		}
+	}
+	b.setTimes(o, c)
+	mode, uid, gid := o.owner()
+	if c.Mask&maskUID != 0 {
+		uid = c.Uid
+	}
+	if c.Mask&maskGID != 0 {
+		gid = c.Gid
+	}
+	mode = who.newMode(mode, gid, c)
+	if o.isDir() {
+		o.dir.Mode, o.dir.UID, o.dir.GID = mode, uid, gid
+	} else {
+		o.inode.Mode, o.inode.UID, o.inode.GID = mode, uid, gid
+		if c.Mask&(maskUID|maskGID|maskKillPriv) != 0 {
+			if _, err := b.dropXattr(o, []byte(capabilityXattr)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return b.finish(o)
+}
+
+// maySetAttr checks everything that the mask names.
+func (i identity) maySetAttr(o *object, c *canopyv1.SetAttrCall) error {
+	_, uid, gid := o.owner()
+	owns := i.owns(uid)
+	if c.Mask&maskSize != 0 {
+		if _, err := o.file(); err != nil {
+			return err
+		}
+		if c.Size > schema.MaxFileSize {
+			return fserr.FileTooBig
+		}
+		if !c.ByHandle {
+			if err := i.accessObject(o, mayWrite); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Mask&maskMode != 0 && !owns {
+		return fserr.Permission
+	}
+	if c.Mask&maskUID != 0 && !i.isRoot() && (!owns || c.Uid != uid) {
+		return fserr.Permission
+	}
+	if c.Mask&maskGID != 0 && !i.isRoot() && (!owns || c.Gid != gid && !i.inGroup(c.Gid)) {
+		return fserr.Permission
+	}
+	if c.Mask&(maskAtime|maskMtime) != 0 && !owns {
+		return fserr.Permission
+	}
+	if c.Mask&(maskAtimeNow|maskMtimeNow) != 0 && !owns {
+		return i.accessObject(o, mayWrite)
+	}
+	return nil
+}
+
+func (b *batch) setTimes(o *object, c *canopyv1.SetAttrCall) {
+	var atime, mtime *int64
+	if o.isDir() {
+		atime, mtime = &o.dir.AtimeNS, &o.dir.MtimeNS
+	} else {
+		atime, mtime = &o.inode.AtimeNS, &o.inode.MtimeNS
+	}
+	switch {
+	case c.Mask&maskAtimeNow != 0:
+		*atime = b.nowNS
+	case c.Mask&maskAtime != 0:
+		*atime = c.AtimeNs
+	}
+	switch {
+	case c.Mask&maskMtimeNow != 0:
+		*mtime = b.nowNS
+	case c.Mask&maskMtime != 0:
+		*mtime = c.MtimeNs
+	}
+}
+
+// newMode returns the mode after the change. A change of owner or group takes
+// set-user-id and set-group-id from what can be executed, root's change too; a
+// chmod by someone outside the group (gid: the new one) cannot set set-group-id.
+func (i identity) newMode(mode, gid uint32, c *canopyv1.SetAttrCall) uint32 {
+	kind := mode & schema.TypeMask
+	if kind != schema.TypeDir {
+		if c.Mask&(maskUID|maskGID|maskKillPriv) != 0 {
+			if c.Mask&(maskUID|maskGID) != 0 && mode&setGID != 0 && !i.isRoot() && !i.inGroup(gid) {
+				mode &^= setGID
+			}
+			mode = withoutPrivileges(mode)
+		}
+	}
+	if c.Mask&maskMode != 0 {
+		mode = kind | c.Mode&modeBits
+		if !i.isRoot() && !i.inGroup(gid) {
+			mode &^= setGID
+		}
+	}
+	return mode
+}

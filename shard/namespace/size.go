@@ -1,0 +1,155 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// maxCuts bounds the cuts that a file carries; with more, truncations wait until
+// the data servers know some of them.
+const maxCuts = 64
+
+// truncate sets the size of a file and begins a size epoch with a cut (PROTOCOLS
+// J1). It does so for every new size: behind a size that grows there may be
+// bytes that a client wrote and did not report yet. Reservations end with the
+// epoch that they were made in. The caller writes the object.
+func (b *batch) truncate(o *object, size uint64, killPriv bool) error {
+	n, err := o.file()
+	if err != nil {
+		return err
+	}
+	if size > schema.MaxFileSize {
+		return fserr.FileTooBig
+	}
+	if len(n.Cuts) >= maxCuts && n.Cuts[len(n.Cuts)-1].SizeBytes < size {
+		return fserr.Busy
+	}
+	if err := b.dropReservations(n); err != nil {
+		return err
+	}
+	n.SizeBytes = size
+	n.AllocatedBytes = min(n.AllocatedBytes, roundUp(size))
+	b.cut(n, size)
+	b.wrote(n)
+	if killPriv {
+		if err := b.killPrivileges(o); err != nil {
+			return err
+		}
+	}
+	return b.locateObject(o)
+}
+
+const blockBytes = 4096
+
+func roundUp(size uint64) uint64 { return (size + blockBytes - 1) &^ (blockBytes - 1) }
+
+// cut begins a size epoch. An older cut that is not lower says nothing more.
+func (b *batch) cut(n *schema.Inode, size uint64) {
+	n.SizeEpoch++
+	for len(n.Cuts) > 0 && n.Cuts[len(n.Cuts)-1].SizeBytes >= size {
+		n.Cuts = n.Cuts[:len(n.Cuts)-1]
+	}
+	n.Cuts = append(n.Cuts, schema.Cut{SizeEpoch: n.SizeEpoch, SizeBytes: size})
+	n.HighBytes = max(n.HighBytes, size)
+	n.HasData = true // the data servers keep the cut
+}
+
+// wrote moves what a change of the bytes moves, beside ctime and version.
+func (b *batch) wrote(n *schema.Inode) {
+	n.MtimeNS = b.nowNS
+	n.DataVersion++
+}
+
+// killPrivileges does what a write by an ordinary user does to an executable.
+func (b *batch) killPrivileges(o *object) error {
+	o.inode.Mode = withoutPrivileges(o.inode.Mode)
+	_, err := b.dropXattr(o, []byte(capabilityXattr))
+	return err
+}
+
+// reportSize takes in what a client made durable (PROTOCOLS J1).
+func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetReportSize()
+	o, err := b.resolve(c.Place)
+	if err != nil {
+		return nil, err
+	}
+	n, err := o.file()
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Size > schema.MaxFileSize:
+		return nil, fserr.FileTooBig
+	}
+	if err := checkSizeEpoch(n, c.SizeEpoch); err != nil {
+		return b.answer(o), err
+	}
+	size := max(n.SizeBytes, visibleSize(n, c.Size))
+	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.Size <= n.HighBytes {
+		return b.answer(o), nil
+	}
+	n.HasData = n.HasData || c.Size > 0 || c.Changed || c.AllocatedBytes > 0
+	n.SizeBytes = size
+	n.HighBytes = max(n.HighBytes, c.Size)
+	n.AllocatedBytes = addBytes(n.AllocatedBytes, c.AllocatedBytes)
+	if c.Changed {
+		b.wrote(n)
+	}
+	if c.KillPriv {
+		if err := b.killPrivileges(o); err != nil {
+			return nil, err
+		}
+	}
+	return b.finish(o)
+}
+
+// checkSizeEpoch refuses a request of an older size epoch; the answer carries the
+// attributes with the new epoch and the cuts.
+func checkSizeEpoch(n *schema.Inode, epoch uint64) error {
+	switch {
+	case epoch < n.SizeEpoch:
+		return fserr.OldEpoch
+	case epoch > n.SizeEpoch:
+		return fserr.Invalid
+	}
+	return nil
+}
+
+// addBytes adds without passing MaxFileSize, so that no sum overflows.
+func addBytes(a, b uint64) uint64 {
+	return min(a, schema.MaxFileSize) + min(b, schema.MaxFileSize-min(a, schema.MaxFileSize))
+}
+
+// cutDone drops the cuts that every data server knows.
+func (b *batch) cutDone(c *canopyv1.CutDoneCommand) (*canopyv1.Result, error) {
+	o, err := b.resolve(c.Place)
+	if err == fserr.Stale || err == fserr.NotFound {
+		return &canopyv1.Result{}, nil // purged meanwhile, and the queue entry with it
+	}
+	if err != nil {
+		return nil, err
+	}
+	n, err := o.file()
+	if err != nil || uint64(n.DataID) != c.DataId {
+		return nil, fserr.Invalid
+	}
+	kept := n.Cuts[:0]
+	for _, cut := range n.Cuts {
+		if cut.SizeEpoch > c.SizeEpoch {
+			kept = append(kept, cut)
+		}
+	}
+	if len(kept) == len(n.Cuts) {
+		return b.answer(o), nil
+	}
+	n.Cuts = kept
+	if len(kept) == 0 {
+		if err := b.w.Delete(schema.CutKey(b.id, b.subtree, n.Ino)); err != nil {
+			return nil, err
+		}
+	}
+	// What users see does not change: neither does ctime. Caches learn it.
+	n.Version++
+	return b.answer(o), b.save(o)
+}

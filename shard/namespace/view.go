@@ -1,0 +1,198 @@
+package namespace
+
+import (
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// view reads one subtree. A query has a view alone; a batch is a view that also
+// writes. Its methods return an fserr.Kind as error for a business failure; any
+// other error means that the state cannot be read.
+type view struct {
+	r       shard.Reader
+	id      base.ShardID
+	hash    func([]byte) shard.Hash
+	subtree base.SubtreeID // of the operation
+	epoch   base.Epoch
+	root    base.Ino
+	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
+}
+
+type dirID struct {
+	subtree base.SubtreeID
+	ino     base.Ino
+}
+
+// directory is a header, as the batch has changed it so far.
+type directory struct {
+	schema.Header
+	subtree base.SubtreeID
+	dirty   bool
+	gone    bool // deleted in this batch
+}
+
+// directory returns the header of ino: Stale when there is none.
+func (v *view) directory(ino base.Ino) (*directory, error) {
+	return v.directoryIn(v.subtree, ino)
+}
+
+func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, error) {
+	id := dirID{subtree, ino}
+	if d := v.dirs[id]; d != nil {
+		return d, nil
+	}
+	b, found, err := v.r.Get(schema.HeaderKey(v.id, subtree, ino))
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fserr.Stale
+	}
+	h, err := schema.DecodeHeader(b)
+	if err != nil {
+		return nil, err
+	}
+	d := &directory{Header: *h, subtree: subtree}
+	if v.dirs != nil {
+		v.dirs[id] = d
+	}
+	return d, nil
+}
+
+// entry is a dentry and where it stands.
+type entry struct {
+	*schema.Dentry
+	dir base.Ino
+	at  base.Cookie
+}
+
+// slot is what a search for a name finds: the entry, or that it is absent and
+// what an insert needs to know.
+type slot struct {
+	entry            // Dentry is nil when the name is absent
+	hash  shard.Hash // of the name
+	taken bool       // absent, but the position with collision value 0 is another name's
+}
+
+func (s *slot) found() bool { return s.Dentry != nil }
+
+// find looks for a name. One Get answers it unless names of the directory were
+// displaced by collisions (PROTOCOLS F2).
+func (v *view) find(d *directory, name []byte) (slot, error) {
+	s, err := v.probe(d.Ino, name)
+	if err != nil || s.found() || d.Displaced == 0 {
+		return s, err
+	}
+	return v.findDisplaced(d, name, s)
+}
+
+// probe looks at the name's first position only.
+func (v *view) probe(dir base.Ino, name []byte) (slot, error) {
+	s := slot{hash: v.hash(name)}
+	at := s.hash.Cookie(0)
+	b, found, err := v.r.Get(schema.DentryKey(v.id, v.subtree, dir, at))
+	if err != nil || !found {
+		return s, err
+	}
+	if !schema.DentryNameIs(b, name) {
+		s.taken = true
+		return s, nil
+	}
+	e, err := schema.DecodeDentry(b)
+	if err != nil {
+		return s, err
+	}
+	s.entry = entry{e, dir, at}
+	return s, nil
+}
+
+func (v *view) findDisplaced(d *directory, name []byte, s slot) (slot, error) {
+	h := s.hash
+	for range uint64(d.MaxProbe) + 1 {
+		err := v.scanEntries(d.Ino, h.Cookie(0), h.Cookie(shard.Collisions-1), func(at base.Cookie, value []byte) (bool, error) {
+			if !schema.DentryNameIs(value, name) {
+				return true, nil
+			}
+			e, err := schema.DecodeDentry(value)
+			s.entry = entry{e, d.Ino, at}
+			return false, err
+		})
+		if err != nil || s.found() {
+			return s, err
+		}
+		h = h.Next()
+	}
+	return s, nil
+}
+
+// scanEntries calls fn for the dentries of dir at positions first to last.
+func (v *view) scanEntries(dir base.Ino, first, last base.Cookie, fn func(at base.Cookie, value []byte) (bool, error)) error {
+	lo, hi := schema.DentryRange(v.id, v.subtree, dir, first, last)
+	return v.r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		if key[len(lo)] != schema.PartSelf {
+			return true, nil
+		}
+		_, at, _ := schema.InoOf(key)
+		return fn(base.Cookie(at), value)
+	})
+}
+
+// freePosition returns where an absent name goes: the lowest free collision value
+// of its hash, or of the next hash when all are taken, and how far that is.
+func (v *view) freePosition(s slot, dir base.Ino) (at base.Cookie, probe uint32, err error) {
+	if !s.taken {
+		return s.hash.Cookie(0), 0, nil
+	}
+	h := s.hash
+	for ; probe < maxProbe; probe++ {
+		var taken [shard.Collisions]bool
+		err = v.scanEntries(dir, h.Cookie(0), h.Cookie(shard.Collisions-1), func(at base.Cookie, _ []byte) (bool, error) {
+			taken[at%shard.Collisions] = true
+			return true, nil
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		for i := range taken {
+			if !taken[i] {
+				return h.Cookie(i), probe, nil
+			}
+		}
+		h = h.Next()
+	}
+	return 0, 0, fserr.NoSpace
+}
+
+// maxProbe bounds a search for a free position. Only names made to collide, half
+// a million of them, come here.
+const maxProbe = 4096
+
+// place returns where the entry is as a message.
+func (e *entry) place() *canopyv1.Place {
+	return &canopyv1.Place{Ino: uint64(e.Ino), Dir: uint64(e.dir), Name: e.Name}
+}
+
+// checkName returns what is wrong with a name that is to be looked up or made.
+func checkName(name []byte) error {
+	if len(name) > MaxNameBytes {
+		return fserr.NameTooLong
+	}
+	if len(name) == 0 {
+		return fserr.NotFound
+	}
+	for _, c := range name {
+		if c == 0 || c == '/' {
+			return fserr.Invalid
+		}
+	}
+	return nil
+}
+
+// MaxNameBytes is the longest name.
+const MaxNameBytes = 255
+
+func isDot(name []byte) bool    { return len(name) == 1 && name[0] == '.' }
+func isDotDot(name []byte) bool { return len(name) == 2 && name[0] == '.' && name[1] == '.' }
