@@ -9,13 +9,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
-	"github.com/canopyfs/canopy/shard/schema"
 	"github.com/canopyfs/canopy/shard/store"
 )
 
@@ -85,6 +85,7 @@ type node struct {
 
 type cluster struct {
 	t       *testing.T
+	mu      sync.RWMutex // of starting and stopping nodes
 	nodes   []*node
 	members map[base.ReplicaID]Member
 	adjust  func(*Config)
@@ -186,20 +187,49 @@ func (nd *node) stop() {
 	nd.host, nd.store = nil, nil
 }
 
+// halt stops a node while others use the cluster.
+func (c *cluster) halt(nd *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nd.stop()
+}
+
+// revive starts a node again.
+func (c *cluster) revive(nd *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open(nd)
+	c.start(nd, base.ReplicaID(nd.id))
+}
+
+// running returns the groups that run.
+func (c *cluster) running() []*node {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var all []*node
+	for _, nd := range c.nodes {
+		if nd.host != nil && nd.group() != nil {
+			all = append(all, &node{t: nd.t, id: nd.id, host: nd.host})
+		}
+	}
+	return all
+}
+
 // holder waits until some node serves, and returns it.
 func (c *cluster) holder(within time.Duration) *node {
 	c.t.Helper()
 	deadline := time.Now().Add(within)
 	for time.Now().Before(deadline) {
-		for _, nd := range c.nodes {
-			if nd.host == nil {
+		for _, nd := range c.running() {
+			g := nd.group()
+			if g == nil {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-			err := nd.group().Read(ctx, func(shard.Reader) error { return nil })
+			err := g.Read(ctx, func(shard.Reader) error { return nil })
 			cancel()
 			if err == nil {
-				return nd
+				return c.nodes[nd.id-1]
 			}
 		}
 		time.Sleep(2 * time.Millisecond)
@@ -214,13 +244,13 @@ func (c *cluster) propose(command string, within time.Duration) (acknowledged bo
 	c.t.Helper()
 	deadline := time.Now().Add(within)
 	for time.Now().Before(deadline) {
-		for _, nd := range c.nodes {
-			h := nd.host
-			if h == nil || h.Group(testShard) == nil {
+		for _, nd := range c.running() {
+			g := nd.group()
+			if g == nil {
 				continue
 			}
 			ctx, cancel := context.WithDeadline(context.Background(), deadline)
-			_, err := h.Group(testShard).Propose(ctx, []byte(command))
+			_, err := g.Propose(ctx, []byte(command))
 			cancel()
 			switch fserr.KindOf(err) {
 			case fserr.OK:
@@ -234,30 +264,40 @@ func (c *cluster) propose(command string, within time.Duration) (acknowledged bo
 	return false
 }
 
-// sums proposes a checksum and returns each running replica's.
+// sums proposes a checksum and returns each running replica's; again if a
+// replica's state was replaced meanwhile.
 func (c *cluster) sums() map[base.NodeID]Checksum {
 	c.t.Helper()
 	ctx := testContext(c.t)
+	for {
+		all, err := c.trySums(ctx)
+		if err == nil {
+			return all
+		}
+		if !errors.Is(err, fserr.NotReady) && !errors.Is(err, fserr.NotHolder) {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) trySums(ctx context.Context) (map[base.NodeID]Checksum, error) {
 	holder := c.holder(5 * time.Second)
 	token, index, err := holder.group().ProposeChecksum(ctx)
 	if err != nil {
-		c.t.Fatal(err)
+		return nil, err
 	}
 	all := make(map[base.NodeID]Checksum)
-	for _, nd := range c.nodes {
-		if nd.host == nil {
-			continue
-		}
+	for _, nd := range c.running() {
 		sum, err := nd.group().ReplicaChecksum(ctx, token)
 		if err != nil {
-			c.t.Fatal(err)
+			return nil, err
 		}
 		if sum.Index != index {
 			c.t.Errorf("node %s: checksum at index %d, want %d", nd.id, sum.Index, index)
 		}
 		all[nd.id] = sum
 	}
-	return all
+	return all, nil
 }
 
 func (c *cluster) wantEqualSums() {
@@ -287,5 +327,3 @@ func (nd *node) runs(command string) uint64 {
 }
 
 func name(i int) string { return fmt.Sprintf("command-%06d", i) }
-
-var _ = schema.Format

@@ -25,12 +25,12 @@ import (
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
-// Raft's clock. A follower that hears nothing for 0.5 to 1 s stands for
+// Raft's clock. A follower that hears nothing for 0.4 to 0.8 s stands for
 // election; with a lease of 1.5 s a killed holder is replaced within 3 s even if
 // the first election fails.
 const (
 	rttMillisecond = 20
-	electionRTT    = 25
+	electionRTT    = 20
 	heartbeatRTT   = 2
 )
 
