@@ -2,151 +2,253 @@ package client
 
 import (
 	"context"
+	"time"
 
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
+// wire returns the credential as messages carry it.
+func (c Cred) wire() *canopyv1.Credential {
+	if c.UID == 0 && c.GID == 0 && len(c.Groups) == 0 {
+		return superuser
+	}
+	return &canopyv1.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}
+}
+
+// superuser is for what the client does on behalf of an open handle, whose
+// permissions were checked when it was opened. Never changed.
+var superuser = &canopyv1.Credential{}
+
+// op makes an operation addressed to n's subtree.
+func (n *Inode) op(cred Cred) *canopyv1.Op {
+	return &canopyv1.Op{Subtree: uint64(n.subtreeID()), Cred: cred.wire()}
+}
+
+// entered returns the inode that an answer about name in dir describes, with a
+// reference, and its attributes as they are to be shown.
+func (c *Client) entered(dir *Inode, name string, attr *Attr, asked time.Time) (*Inode, *Attr, error) {
+	if attr == nil {
+		return nil, nil, fserr.New(fserr.Malformed, "lookup", nil)
+	}
+	n := c.inodes.enter(base.Ino(attr.Ino), attr.Mode, dir.subtreeID())
+	n.at(dir, name)
+	c.cache.putName(dir.ino, name, attr, asked)
+	return n, n.show(attr), nil
+}
+
+// sawDir takes a directory's attributes that came along with an answer.
+func (c *Client) sawDir(dir *Inode, attr *Attr, asked time.Time) *Attr {
+	if attr == nil {
+		c.cache.dropAttr(dir.ino)
+		return nil
+	}
+	dir.see(attr)
+	c.cache.putAttr(attr, asked)
+	return attr
+}
+
+// sawInode takes attributes of an inode that may not be known here.
+func (c *Client) sawInode(attr *Attr, asked time.Time) {
+	if attr == nil {
+		return
+	}
+	c.cache.putAttr(attr, asked)
+	if n := c.inodes.find(base.Ino(attr.Ino)); n != nil {
+		n.see(attr)
+		n.Release()
+	}
+}
+
 // Lookup finds name in dir. The Inode holds a reference. dirAttr is the
 // directory's attributes if the answer carried them, else nil.
 func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string) (n *Inode, attr, dirAttr *Attr, err error) {
-	return nil, nil, nil, fserr.New(fserr.Internal, "lookup", nil)
+	if attr := c.cache.lookup(dir.ino, name); attr != nil {
+		n := c.inodes.enter(base.Ino(attr.Ino), attr.Mode, dir.subtreeID())
+		n.at(dir, name)
+		return n, n.show(attr), nil, nil
+	}
+	asked := time.Now()
+	op := dir.op(cred)
+	op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(dir.ino), Name: []byte(name)}}
+	res, err := c.do(ctx, opLookup, op)
+	if err != nil {
+		c.cache.dropName(dir.ino, name)
+		return nil, nil, nil, err
+	}
+	if res.DirAttr != nil {
+		dirAttr = c.sawDir(dir, res.DirAttr, asked)
+	}
+	n, attr, err = c.entered(dir, name, res.Attr, asked)
+	return n, attr, dirAttr, err
 }
 
 // Parent returns dir's parent directory (".."); the root is its own parent. The
 // Inode holds a reference.
 func (c *Client) Parent(ctx context.Context, cred Cred, dir *Inode) (*Inode, *Attr, error) {
-	return nil, nil, fserr.New(fserr.Internal, "parent", nil)
+	if dir.ino == base.RootIno {
+		attr, err := c.GetAttr(ctx, cred, dir)
+		return dir, attr, err
+	}
+	asked := time.Now()
+	op := dir.op(cred)
+	op.Call = &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: uint64(dir.ino)}}
+	res, err := c.do(ctx, opParent, op)
+	if err != nil {
+		return nil, nil, err
+	}
+	if res.Attr == nil {
+		return nil, nil, fserr.New(fserr.Malformed, "parent", nil)
+	}
+	n := c.inodes.enter(base.Ino(res.Attr.Ino), res.Attr.Mode, dir.subtreeID())
+	return n, c.sawDir(n, res.Attr, asked), nil
 }
 
 // GetAttr returns the attributes of n, this client's buffered writes included.
 func (c *Client) GetAttr(ctx context.Context, cred Cred, n *Inode) (*Attr, error) {
-	return nil, fserr.New(fserr.Internal, "getattr", nil)
+	if attr := c.cache.attr(n.ino); attr != nil {
+		return n.show(attr), nil
+	}
+	attr, err := c.fetchAttr(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return n.show(attr), nil
+}
+
+// fetchAttr asks the server for n's attributes.
+func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
+	asked := time.Now()
+	op := &canopyv1.Op{Subtree: uint64(n.subtreeID()), Cred: superuser,
+		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: n.place()}}}
+	res, err := c.do(ctx, opGetAttr, op)
+	if err != nil {
+		c.cache.dropAttr(n.ino)
+		return nil, err
+	}
+	if res.Attr == nil {
+		return nil, fserr.New(fserr.Malformed, "getattr", nil)
+	}
+	n.movedTo(res.Place, res.Attr)
+	n.see(res.Attr)
+	c.cache.putAttr(res.Attr, asked)
+	return res.Attr, nil
 }
 
 // SetAttr changes attributes of n and returns them after the change. Buffered
 // bytes below a new size are kept, those beyond it dropped.
 func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) (*Attr, error) {
-	return nil, fserr.New(fserr.Internal, "setattr", nil)
+	sizes := set.Mask&canopyv1.SetAttrMask_SET_ATTR_SIZE != 0
+	st := n.file.Load()
+	if st != nil && set.Mask&^canopyv1.SetAttrMask_SET_ATTR_SIZE != 0 {
+		// A later size report would move the times and clear set-id bits again.
+		if err := st.flush(ctx, false); err != nil {
+			return nil, err
+		}
+	}
+	if st != nil && sizes {
+		if err := st.lockSize(ctx); err != nil {
+			return nil, err
+		}
+		defer st.unlockSize()
+		if err := st.beforeTruncate(ctx, int64(set.Size)); err != nil {
+			return nil, err
+		}
+	}
+	asked := time.Now()
+	op := n.op(cred)
+	op.Call = &canopyv1.Op_SetAttr{SetAttr: &canopyv1.SetAttrCall{
+		Place: n.place(), Mask: uint32(set.Mask), Mode: set.Mode, Uid: set.UID, Gid: set.GID, Size: set.Size,
+		AtimeNs: set.AtimeNS, MtimeNs: set.MtimeNS, ByHandle: set.Handle != nil && set.Handle.writable()}}
+	res, err := c.do(ctx, opSetAttr, op)
+	if err != nil {
+		c.cache.dropAttr(n.ino)
+		return nil, err
+	}
+	n.movedTo(res.Place, res.Attr)
+	c.cache.putAttr(res.Attr, asked)
+	if res.Attr == nil {
+		return nil, fserr.New(fserr.Malformed, "setattr", nil)
+	}
+	if st != nil && sizes {
+		st.truncated(res.Attr, int64(set.Size))
+	}
+	return n.show(res.Attr), nil
 }
 
 // Access answers nil or an error as access(2) does; mask has its bits.
 func (c *Client) Access(ctx context.Context, cred Cred, n *Inode, mask uint32) error {
-	return fserr.New(fserr.Internal, "access", nil)
+	op := n.op(cred)
+	op.Call = &canopyv1.Op_Access{Access: &canopyv1.AccessCall{Place: n.place(), Mask: mask}}
+	res, err := c.do(ctx, opAccess, op)
+	if err == nil {
+		n.movedTo(res.Place, res.Attr)
+	}
+	return err
 }
 
 // StatFS returns the size of the file system.
 func (c *Client) StatFS(ctx context.Context) (*StatFS, error) {
-	return nil, fserr.New(fserr.Internal, "statfs", nil)
-}
-
-// Create makes and opens a regular file. mode has permission bits, umask
-// applied; flags are those of open(2): O_EXCL, O_TRUNC, access mode, O_APPEND,
-// O_SYNC, O_DSYNC count.
-func (c *Client) Create(ctx context.Context, cred Cred, dir *Inode, name string, mode, flags uint32) (Created, error) {
-	return Created{}, fserr.New(fserr.Internal, "create", nil)
-}
-
-// CreateAnonymous makes and opens a file without a name (O_TMPFILE) on the file
-// system of dir. It goes when it is closed, unless it was linked.
-func (c *Client) CreateAnonymous(ctx context.Context, cred Cred, dir *Inode, mode, flags uint32) (Created, error) {
-	return Created{}, fserr.New(fserr.Internal, "tmpfile", nil)
-}
-
-// Mkdir makes a directory. The Inode holds a reference.
-func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32) (n *Inode, attr, dirAttr *Attr, err error) {
-	return nil, nil, nil, fserr.New(fserr.Internal, "mkdir", nil)
-}
-
-// Mknod makes a special file or, by S_IFREG in mode, a regular one. The Inode
-// holds a reference.
-func (c *Client) Mknod(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32, rdev uint64) (n *Inode, attr, dirAttr *Attr, err error) {
-	return nil, nil, nil, fserr.New(fserr.Internal, "mknod", nil)
-}
-
-// Symlink makes a symbolic link to target. The Inode holds a reference.
-func (c *Client) Symlink(ctx context.Context, cred Cred, dir *Inode, name, target string) (n *Inode, attr, dirAttr *Attr, err error) {
-	return nil, nil, nil, fserr.New(fserr.Internal, "symlink", nil)
+	op := c.Root().op(Cred{})
+	op.Call = &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{}}
+	res, err := c.do(ctx, opStatFS, op)
+	if err != nil {
+		return nil, err
+	}
+	if res.Statfs == nil {
+		return &StatFS{}, nil
+	}
+	return res.Statfs, nil
 }
 
 // Readlink returns the target of the symbolic link n.
 func (c *Client) Readlink(ctx context.Context, cred Cred, n *Inode) (string, error) {
-	return "", fserr.New(fserr.Internal, "readlink", nil)
-}
-
-// Link gives n the further name in dir and returns n's attributes after it.
-func (c *Client) Link(ctx context.Context, cred Cred, n, dir *Inode, name string) (attr, dirAttr *Attr, err error) {
-	return nil, nil, fserr.New(fserr.Internal, "link", nil)
-}
-
-// Unlink removes a name that is no directory's.
-func (c *Client) Unlink(ctx context.Context, cred Cred, dir *Inode, name string) (dirAttr *Attr, err error) {
-	return nil, fserr.New(fserr.Internal, "unlink", nil)
-}
-
-// Rmdir removes an empty directory.
-func (c *Client) Rmdir(ctx context.Context, cred Cred, dir *Inode, name string) (dirAttr *Attr, err error) {
-	return nil, fserr.New(fserr.Internal, "rmdir", nil)
-}
-
-// Rename moves a name. flags are renameat2's: 1 NOREPLACE, 2 EXCHANGE. It
-// returns both directories' attributes if the answer carried them.
-func (c *Client) Rename(ctx context.Context, cred Cred, srcDir *Inode, srcName string, dstDir *Inode, dstName string, flags uint32) (srcDirAttr, dstDirAttr *Attr, err error) {
-	return nil, nil, fserr.New(fserr.Internal, "rename", nil)
+	op := n.op(cred)
+	op.Call = &canopyv1.Op_Readlink{Readlink: &canopyv1.ReadlinkCall{Place: n.place()}}
+	res, err := c.do(ctx, opReadlink, op)
+	if err != nil {
+		return "", err
+	}
+	n.movedTo(res.Place, res.Attr)
+	return string(res.Data), nil
 }
 
 // ReadDir returns a page of dir's names in cookie order, without "." and "..".
 func (c *Client) ReadDir(ctx context.Context, cred Cred, dir *Inode, req ReadDirRequest) (ReadDirPage, error) {
-	return ReadDirPage{}, fserr.New(fserr.Internal, "readdir", nil)
+	asked := time.Now()
+	if req.Cookie <= 2 {
+		req.Cookie = 0
+	}
+	op := dir.op(cred)
+	op.Call = &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{
+		Dir: uint64(dir.ino), Cookie: req.Cookie, Mark: req.Mark,
+		MaxEntries: uint32(max(req.MaxEntries, 0)), MaxBytes: uint32(max(req.MaxBytes, 0)),
+		Plus: req.Plus, ResolveLinks: req.Plus}}
+	res, err := c.do(ctx, opReadDir, op)
+	if err != nil {
+		return ReadDirPage{}, err
+	}
+	if c.cache != nil && req.Plus {
+		for _, e := range res.Entries {
+			c.cache.putName(dir.ino, string(e.Name), e.Attr, asked)
+		}
+	}
+	return ReadDirPage{Entries: res.Entries, Mark: res.Mark, EOF: res.Eof}, nil
 }
 
 // InodeOf returns the inode of an entry that ReadDir of dir returned, with a
-// reference, as Lookup of its name would.
-func (c *Client) InodeOf(dir *Inode, e *DirEntry) *Inode { return nil }
-
-// GetXattr returns the value of the extended attribute, or kind NoData.
-func (c *Client) GetXattr(ctx context.Context, cred Cred, n *Inode, name string) ([]byte, error) {
-	return nil, fserr.New(fserr.Internal, "getxattr", nil)
+// reference, as Lookup of its name would. If the entry has attributes, they are
+// replaced by those that this client shows, its buffered writes included.
+func (c *Client) InodeOf(dir *Inode, e *DirEntry) *Inode {
+	subtree := dir.subtreeID()
+	if e.Subtree != 0 && e.Type == modeDir {
+		subtree = base.SubtreeID(e.Subtree)
+	}
+	n := c.inodes.enter(base.Ino(e.Ino), e.Type, subtree)
+	n.at(dir, string(e.Name))
+	if e.Attr != nil {
+		e.Attr = n.show(e.Attr)
+	}
+	return n
 }
-
-// SetXattr sets an extended attribute; flags: 1 XATTR_CREATE, 2 XATTR_REPLACE.
-func (c *Client) SetXattr(ctx context.Context, cred Cred, n *Inode, name string, value []byte, flags uint32) error {
-	return fserr.New(fserr.Internal, "setxattr", nil)
-}
-
-// ListXattr returns the names of n's extended attributes.
-func (c *Client) ListXattr(ctx context.Context, cred Cred, n *Inode) ([]string, error) {
-	return nil, fserr.New(fserr.Internal, "listxattr", nil)
-}
-
-// RemoveXattr removes an extended attribute, or answers kind NoData.
-func (c *Client) RemoveXattr(ctx context.Context, cred Cred, n *Inode, name string) error {
-	return fserr.New(fserr.Internal, "removexattr", nil)
-}
-
-// Open opens the regular file n. It checks no permission (a kernel with
-// default_permissions or FS does, or call Access) and asks nobody, but with
-// O_TRUNC, which sets the size to 0 as SetAttr with the handle does.
-func (c *Client) Open(ctx context.Context, cred Cred, n *Inode, flags uint32) (*File, error) {
-	return nil, fserr.New(fserr.Internal, "open", nil)
-}
-
-// Inode is an inode that this client knows: there is one per number, reference
-// counted, with the place where it was last seen and, of an open file, the
-// buffered bytes. Each *Inode that a call returns holds one reference.
-type Inode struct {
-	ino   base.Ino
-	isDir bool
-}
-
-// Ino returns the inode number.
-func (n *Inode) Ino() base.Ino { return n.ino }
-
-// IsDir reports whether it is a directory.
-func (n *Inode) IsDir() bool { return n.isDir }
-
-// Hold takes a further reference; the caller holds one already.
-func (n *Inode) Hold() {}
-
-// Release gives one reference back. The Inode must not be used after the last.
-func (n *Inode) Release() {}

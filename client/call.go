@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// do sends an operation to the shard that owns op.Subtree and returns its
+// result, or the error that the result says. It follows redirects and repeats
+// what met a protocol kind until ctx ends. op belongs to do from here on.
+func (c *Client) do(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, error) {
+	start := time.Now()
+	cl := callPool.Get().(*call)
+	cl.op, cl.kind, cl.sends, cl.session, cl.link = op, kind, 0, 0, nil
+	result, err := c.attempt(ctx, cl)
+	if err != nil {
+		// The call may still be with its link: it is left to the collector.
+		c.seqs.release(base.Seq(cl.op.Seq))
+		c.metrics.observe(kind, start, fserr.KindOf(err))
+		return nil, wrap(kind, err)
+	}
+	c.seqs.release(base.Seq(cl.op.Seq))
+	cl.op, cl.result, cl.link = nil, nil, nil
+	callPool.Put(cl)
+	if result.Error == 0 {
+		c.metrics.observe(kind, start, fserr.OK)
+		return result, nil
+	}
+	k := fserr.Kind(result.Error)
+	c.metrics.observe(kind, start, k)
+	return result, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
+}
+
+// attempt tries until there is a result that is an answer.
+func (c *Client) attempt(ctx context.Context, cl *call) (*canopyv1.Result, error) {
+	for try := 0; ; try++ {
+		l, epoch, err := c.linkOf(ctx, base.SubtreeID(cl.op.Subtree))
+		if err != nil {
+			return nil, err
+		}
+		cl.op.Epoch = uint64(epoch)
+		if err := l.submit(ctx, cl); err != nil {
+			return nil, err
+		}
+		result := new(canopyv1.Result)
+		if err := result.UnmarshalVT(cl.result); err != nil {
+			return nil, fserr.New(fserr.Malformed, "", err)
+		}
+		again, err := c.digest(ctx, l, cl, result, try)
+		if err != nil {
+			return nil, err
+		}
+		if !again {
+			return result, nil
+		}
+		c.metrics.retried(fserr.Kind(result.Error))
+		// The link's writer may have read the operation a moment ago: what changes
+		// goes into a copy.
+		op := cl.op
+		cl.op = &canopyv1.Op{Seq: op.Seq, Subtree: op.Subtree, Cred: op.Cred, Call: op.Call}
+		if result.Error == uint32(fserr.Moved) && result.Redirect.GetSubtree() != 0 {
+			cl.op.Subtree = result.Redirect.Subtree
+		}
+	}
+}
+
+// digest decides what an outcome means: an answer, or a reason to try again, for
+// which it has waited then. Protocol kinds are no answers (PROTOCOLS C4).
+func (c *Client) digest(ctx context.Context, l *link, cl *call, result *canopyv1.Result, try int) (again bool, err error) {
+	switch kind := fserr.Kind(result.Error); kind {
+	case fserr.Busy, fserr.Frozen, fserr.Locked:
+		cl.sends--
+		return true, pause(ctx, retryAfter(result, try))
+	case fserr.NotReady, fserr.TimedOut:
+		// The server does not know what became of it. The same number goes again.
+		if try > 0 {
+			l.redirect(cl.stream, nil)
+		}
+		return true, pause(ctx, retryAfter(result, try))
+	case fserr.NotHolder, fserr.UnknownShard:
+		cl.sends--
+		l.redirect(cl.stream, result.Redirect)
+		return true, ctx.Err()
+	case fserr.Moved:
+		cl.sends--
+		if c.routes.learn(result.Redirect) && try < 8 {
+			return true, nil
+		}
+		return true, pause(ctx, backoff(try))
+	case fserr.SessionExpired:
+		l.sessionLost(cl.session)
+		return true, c.renumber(cl)
+	case fserr.BelowFloor:
+		return true, c.renumber(cl)
+	case fserr.WrongCluster, fserr.Malformed:
+		return false, &fserr.Error{Kind: kind, Err: detail(result)}
+	}
+	return false, nil
+}
+
+// renumber gives a mutation that was refused as a whole a new sequence number.
+// If an earlier send of it may have been executed, its outcome is unknown, and
+// stays so: it must not run under another number (PROTOCOLS C3).
+func (c *Client) renumber(cl *call) error {
+	cl.sends--
+	if !cl.kind.mutates() {
+		return nil
+	}
+	if cl.sends > 0 {
+		return errSessionLost
+	}
+	c.seqs.release(base.Seq(cl.op.Seq))
+	op := cl.op
+	cl.op = &canopyv1.Op{Subtree: op.Subtree, Cred: op.Cred, Call: op.Call}
+	return nil
+}
+
+// linkOf returns the link to the shard that owns the subtree. It waits while the
+// map does not know the subtree.
+func (c *Client) linkOf(ctx context.Context, id base.SubtreeID) (*link, base.Epoch, error) {
+	for {
+		to, ok, changed := c.routes.find(id)
+		if ok {
+			l, err := c.link(to.shard)
+			return l, to.epoch, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		case <-c.ctx.Done():
+			return nil, 0, fserr.NotConnected
+		}
+	}
+}
+
+// link returns the link to a shard, and starts it on first use.
+func (c *Client) link(shard base.ShardID) (*link, error) {
+	if l, ok := c.links.Load(shard); ok {
+		return l.(*link), nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l, ok := c.links.Load(shard); ok {
+		return l.(*link), nil
+	}
+	if c.closing {
+		return nil, fserr.NotConnected
+	}
+	l := newLink(c.env, shard)
+	c.links.Store(shard, l)
+	c.wg.Go(func() { l.run(c.ctx) })
+	return l, nil
+}
+
+// retryAfter is how long to wait before the next try: what the server asked
+// for, with jitter, or longer and longer.
+func retryAfter(result *canopyv1.Result, try int) time.Duration {
+	d := backoff(try)
+	if asked := time.Duration(result.RetryAfterMs) * time.Millisecond; asked > 0 {
+		d += min(asked, 10*time.Second)
+	}
+	return d
+}
+
+// detail returns what the result says to people, as a cause; nil if nothing.
+func detail(result *canopyv1.Result) error {
+	if result.Detail == "" {
+		return nil
+	}
+	return errors.New(result.Detail)
+}
+
+// wrap makes err an *fserr.Error of the operation.
+func wrap(kind opKind, err error) error {
+	var e *fserr.Error
+	if errors.As(err, &e) {
+		if e.Op != "" {
+			return err
+		}
+		return &fserr.Error{Kind: e.Kind, Op: kind.String(), Path: e.Path, Ino: e.Ino, Err: e.Err}
+	}
+	k := fserr.KindOf(err)
+	if bare, ok := err.(fserr.Kind); ok && bare == k {
+		err = nil
+	}
+	return fserr.New(k, kind.String(), err)
+}

@@ -1,0 +1,182 @@
+package client
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// Inode is an inode that this client knows: there is one per number, reference
+// counted, with the place where it was last seen and, of an open file, the
+// buffered bytes. Each *Inode that a call returns holds one reference.
+type Inode struct {
+	table *inodes
+	ino   base.Ino
+	isDir bool
+	refs  atomic.Int64
+	file  atomic.Pointer[fileState] // regular files, from the first Open
+
+	mu      sync.Mutex
+	dir     base.Ino       // of what is no directory: where it was last seen
+	name    string         // and under which name
+	subtree base.SubtreeID // of a directory: its own; else: of dir
+	attr    *Attr          // newest seen, nil if none
+	handles int            // open Files
+}
+
+// Ino returns the inode number.
+func (n *Inode) Ino() base.Ino { return n.ino }
+
+// IsDir reports whether it is a directory.
+func (n *Inode) IsDir() bool { return n.isDir }
+
+// Hold takes a further reference; the caller holds one already.
+func (n *Inode) Hold() { n.refs.Add(1) }
+
+// Release gives one reference back. The Inode must not be used after the last.
+func (n *Inode) Release() {
+	if n.ino != base.RootIno && n.refs.Add(-1) == 0 {
+		n.table.forget(n)
+	}
+}
+
+// place says where the server finds the inode.
+func (n *Inode) place() *canopyv1.Place {
+	if n.isDir {
+		return &canopyv1.Place{Ino: uint64(n.ino)}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return &canopyv1.Place{Ino: uint64(n.ino), Dir: uint64(n.dir), Name: []byte(n.name)}
+}
+
+func (n *Inode) subtreeID() base.SubtreeID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.subtree
+}
+
+// see takes attributes that an answer carried, if they are newer than what is
+// known, and where the inode is.
+func (n *Inode) see(attr *Attr) {
+	if attr == nil {
+		return
+	}
+	n.mu.Lock()
+	if n.attr == nil || attr.Version >= n.attr.Version {
+		n.attr = attr
+		if n.isDir && attr.Subtree != 0 {
+			n.subtree = base.SubtreeID(attr.Subtree)
+		}
+	}
+	n.mu.Unlock()
+	if st := n.file.Load(); st != nil {
+		st.observe(attr)
+	}
+}
+
+// show is see, and returns the attributes as this client's programs have to see
+// them: with the buffered writes.
+func (n *Inode) show(attr *Attr) *Attr {
+	n.see(attr)
+	if st := n.file.Load(); st != nil {
+		return st.overlay(attr)
+	}
+	return attr
+}
+
+// at notes the name under which what is no directory was seen.
+func (n *Inode) at(dir *Inode, name string) {
+	if n.isDir {
+		return
+	}
+	subtree := dir.subtreeID()
+	n.mu.Lock()
+	n.dir, n.name, n.subtree = dir.ino, name, subtree
+	n.mu.Unlock()
+}
+
+// movedTo follows a server's word of where the inode is now.
+func (n *Inode) movedTo(p *canopyv1.Place, attr *Attr) {
+	if p == nil || n.isDir || p.Dir == 0 {
+		return
+	}
+	var subtree base.SubtreeID
+	if d := n.table.find(base.Ino(p.Dir)); d != nil {
+		subtree = d.subtreeID()
+		d.Release()
+	} else if attr != nil && attr.Nlink <= 1 {
+		subtree = base.SubtreeID(attr.Subtree)
+	}
+	n.mu.Lock()
+	n.dir, n.name = base.Ino(p.Dir), string(p.Name)
+	if subtree != 0 {
+		n.subtree = subtree
+	}
+	n.mu.Unlock()
+}
+
+const inodeShards = 32
+
+// inodes is the table of known inodes.
+type inodes struct {
+	root   *Inode
+	shards [inodeShards]struct {
+		mu sync.Mutex
+		m  map[base.Ino]*Inode
+	}
+}
+
+func newInodes() *inodes {
+	t := &inodes{}
+	for i := range t.shards {
+		t.shards[i].m = map[base.Ino]*Inode{}
+	}
+	t.root = &Inode{table: t, ino: base.RootIno, isDir: true, subtree: base.RootSubtree}
+	t.root.refs.Store(1)
+	return t
+}
+
+// find returns the inode with a reference if it is known, else nil.
+func (t *inodes) find(ino base.Ino) *Inode {
+	if ino == base.RootIno {
+		return t.root
+	}
+	s := &t.shards[ino%inodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.m[ino]
+	if n != nil {
+		n.refs.Add(1)
+	}
+	return n
+}
+
+// enter returns the inode with a reference, new or known.
+func (t *inodes) enter(ino base.Ino, mode uint32, subtree base.SubtreeID) *Inode {
+	if ino == base.RootIno {
+		return t.root
+	}
+	s := &t.shards[ino%inodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.m[ino]
+	if n == nil {
+		n = &Inode{table: t, ino: ino, isDir: mode&syscall.S_IFMT == syscall.S_IFDIR, subtree: subtree}
+		s.m[ino] = n
+	}
+	n.refs.Add(1)
+	return n
+}
+
+func (t *inodes) forget(n *Inode) {
+	s := &t.shards[n.ino%inodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.refs.Load() == 0 && s.m[n.ino] == n {
+		delete(s.m, n.ino)
+	}
+}

@@ -1,0 +1,284 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/data"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// flush brings everything that was written before the call to the data servers
+// and reports it; with sync it is durable there first. Failures of write-back
+// are not returned but remembered for the handles; the error is ctx's.
+func (st *fileState) flush(ctx context.Context, sync bool) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.flushLocked(ctx, sync)
+}
+
+func (st *fileState) flushLocked(ctx context.Context, sync bool) error {
+	gen := st.gen
+	st.gen++
+	for {
+		if st.c.ctx.Err() != nil {
+			return fserr.NotConnected
+		}
+		pending, err := st.writeOlderLocked(ctx, gen)
+		switch {
+		case err != nil:
+			return err
+		case pending:
+			err = st.waitLocked(ctx)
+		case sync && len(st.touched) > 0:
+			// Durable before it is reported: no size may promise bytes that a power
+			// failure takes.
+			err = st.syncLocked(ctx)
+		case st.reporting:
+			err = st.waitLocked(ctx)
+		case st.unreported:
+			st.reportLocked()
+			err = st.waitLocked(ctx)
+		default:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// writeOlderLocked starts the write-out of all dirty blocks that a flush of the
+// given generation covers, and reports whether any of them is not done.
+func (st *fileState) writeOlderLocked(ctx context.Context, gen uint64) (pending bool, err error) {
+	var start []int64
+	for i, b := range st.blocks {
+		if len(b.flight) > 0 {
+			pending = pending || b.out <= gen || len(b.dirty) > 0 && b.gen <= gen
+			continue
+		}
+		if len(b.dirty) > 0 && b.gen <= gen {
+			start = append(start, i)
+		}
+	}
+	slices.Sort(start)
+	for _, i := range start {
+		pending = true
+		st.mu.Unlock()
+		err := st.c.flusher.slot(ctx)
+		st.mu.Lock()
+		if err != nil {
+			return true, err
+		}
+		if b := st.blocks[i]; b == nil || !st.startLocked(b) {
+			st.c.flusher.freeSlot()
+		}
+	}
+	return pending, nil
+}
+
+// startLocked starts the write-out of a block in a slot that the caller holds.
+// It returns false if there is nothing to start.
+func (st *fileState) startLocked(b *block) bool {
+	if len(b.dirty) == 0 || len(b.flight) > 0 || !st.known {
+		return false
+	}
+	b.flight, b.dirty, b.out = b.dirty, nil, b.gen
+	runs := slices.Clone(b.flight)
+	file := st.file
+	ok := st.c.spawn(func() {
+		defer st.c.flusher.freeSlot()
+		st.writeOut(b, file, runs)
+	})
+	if !ok {
+		b.dirty, b.flight = b.flight, nil
+	}
+	return ok
+}
+
+// writeOut sends a block's extents and takes note of the outcome.
+func (st *fileState) writeOut(b *block, file data.File, runs extents) {
+	var allocated uint64
+	var err error
+	for lo := 0; lo < len(runs) && err == nil; {
+		p, next := gather(runs, lo)
+		var n uint64
+		n, err = st.c.data.WriteAt(st.c.ctx, file, p, runs[lo].off)
+		allocated += n
+		if err == nil {
+			st.c.metrics.written.Add(float64(len(p)))
+		}
+		lo = next
+	}
+	if fserr.KindOf(err) == fserr.OldEpoch {
+		st.refresh(file.SizeEpoch)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.allocated += allocated
+	flight := b.flight
+	b.flight = nil
+	switch {
+	case err == nil && file.SizeEpoch == st.file.SizeEpoch:
+		before := b.written.bytes() + flight.bytes()
+		b.written = b.written.over(flight)
+		st.c.flusher.budget.release(before - b.written.bytes())
+		if !st.unreported {
+			st.unreported, st.since = true, time.Now()
+		}
+		for _, e := range runs {
+			st.touched.add(e.off, e.end())
+		}
+		st.touched.bound(maxTouched)
+	case err == nil, fserr.KindOf(err) == fserr.OldEpoch, st.c.ctx.Err() != nil:
+		// Under an epoch that has ended, or not at all: it goes out again.
+		st.againLocked(b, &flight)
+	default:
+		lost := flight.bytes()
+		st.c.flusher.budget.release(lost)
+		st.c.metrics.lost.Add(float64(lost))
+		st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "write", Ino: st.n.ino, Err: err})
+		st.c.logger.Error("buffered bytes could not be written", "inode", st.n.ino, "bytes", lost, "error", err)
+	}
+	st.settleLocked()
+}
+
+// gather returns the bytes of the extents from index lo on that follow each
+// other without a gap, and the index behind them.
+func gather(runs extents, lo int) ([]byte, int) {
+	hi := lo + 1
+	size := len(runs[lo].b)
+	for hi < len(runs) && runs[hi].off == runs[hi-1].end() {
+		size += len(runs[hi].b)
+		hi++
+	}
+	if hi == lo+1 {
+		return runs[lo].b, hi
+	}
+	p := make([]byte, 0, size)
+	for _, e := range runs[lo:hi] {
+		p = append(p, e.b...)
+	}
+	return p, hi
+}
+
+// refresh learns the new size epoch after a refusal of the given one. If the
+// metadata service does not show it yet, the next try comes a little later.
+func (st *fileState) refresh(refused uint64) {
+	attr, err := st.c.fetchAttr(st.c.ctx, st.n)
+	if err != nil {
+		st.mu.Lock()
+		st.giveUpLocked(err)
+		st.mu.Unlock()
+		return
+	}
+	if attr.SizeEpoch <= refused {
+		_ = pause(st.c.ctx, backoff(3))
+	}
+}
+
+// giveUpLocked drops everything after an error that no repetition mends: the
+// file is gone, or may not grow. The handles learn of it.
+func (st *fileState) giveUpLocked(err error) {
+	if st.c.ctx.Err() != nil {
+		return
+	}
+	var lost int64
+	for _, b := range st.blocks {
+		before := b.bytes()
+		b.dirty, b.written, b.reporting = nil, nil, nil
+		lost += before - b.bytes()
+	}
+	st.c.flusher.budget.release(lost)
+	st.c.metrics.lost.Add(float64(lost))
+	st.unreported, st.allocated = false, 0
+	st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "write", Ino: st.n.ino, Err: err})
+	st.c.logger.Error("buffered bytes were given up", "inode", st.n.ino, "bytes", lost, "error", err)
+	st.settleLocked()
+}
+
+// syncLocked makes durable what the data servers acknowledged.
+func (st *fileState) syncLocked(ctx context.Context) error {
+	touched, file := st.touched, st.file
+	st.touched = nil
+	ranges := make([]data.Range, len(touched))
+	for i, t := range touched {
+		ranges[i] = data.Range{Offset: t.lo, Length: t.hi - t.lo}
+	}
+	st.mu.Unlock()
+	err := st.c.data.Sync(ctx, file, ranges...)
+	if fserr.KindOf(err) == fserr.OldEpoch {
+		st.refresh(file.SizeEpoch)
+	}
+	st.mu.Lock()
+	switch {
+	case err == nil:
+		return nil
+	case fserr.KindOf(err) == fserr.OldEpoch:
+		err = nil // what counts is dirty again
+	case ctx.Err() == nil:
+		st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "fsync", Ino: st.n.ino, Err: err})
+		return nil
+	}
+	for _, t := range touched {
+		st.touched.add(t.lo, t.hi)
+	}
+	return err
+}
+
+// reportLocked starts a size report of all that the data servers acknowledged.
+func (st *fileState) reportLocked() {
+	var end int64
+	for _, b := range st.blocks {
+		if len(b.written) > 0 {
+			b.reporting, b.written = b.written, nil
+			end = max(end, b.reporting.end())
+		}
+	}
+	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
+		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv}
+	if st.c.spawn(func() { st.report(call) }) {
+		st.reporting, st.unreported, st.allocated = true, false, 0
+	}
+}
+
+// report sends a size report. An answer OLD_EPOCH brings the new epoch, under
+// which the same bytes go out and are reported again (PROTOCOLS J1).
+func (st *fileState) report(call *canopyv1.ReportSizeCall) {
+	call.Place = st.n.place()
+	asked := time.Now()
+	res, err := st.c.do(st.c.ctx, opReportSize, &canopyv1.Op{Subtree: uint64(st.n.subtreeID()), Cred: superuser,
+		Call: &canopyv1.Op_ReportSize{ReportSize: call}})
+	old := errors.Is(err, fserr.OldEpoch)
+	if res != nil {
+		st.n.movedTo(res.Place, res.Attr)
+		if res.Attr != nil {
+			st.c.cache.putAttr(res.Attr, asked)
+			st.n.see(res.Attr)
+		}
+	}
+	if old && res.GetAttr().GetSizeEpoch() <= call.SizeEpoch {
+		st.refresh(call.SizeEpoch)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.reporting = false
+	switch {
+	case err == nil:
+		for _, b := range st.blocks {
+			st.c.flusher.budget.release(b.reporting.bytes())
+			b.reporting = nil
+		}
+	case old, st.c.ctx.Err() != nil:
+		st.allocated += call.AllocatedBytes
+		for _, b := range st.blocks {
+			st.againLocked(b, &b.reporting)
+		}
+	default:
+		st.giveUpLocked(err)
+	}
+	st.settleLocked()
+}
