@@ -110,6 +110,8 @@ type DataRequest struct {
 	Seq         uint64                 `protobuf:"varint,8,opt,name=seq,proto3" json:"seq,omitempty"`                                    // of the client's writes
 	FromPrimary bool                   `protobuf:"varint,9,opt,name=from_primary,json=fromPrimary,proto3" json:"from_primary,omitempty"` // forwarded to a replica
 	Floor       uint64                 `protobuf:"varint,10,opt,name=floor,proto3" json:"floor,omitempty"`                               // the client's lowest write without an answer: below it nothing is executed
+	LogSeq      uint64                 `protobuf:"varint,11,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`               // from_primary: the primary's number for this change, grows over its restarts
+	LogFloor    uint64                 `protobuf:"varint,12,opt,name=log_floor,json=logFloor,proto3" json:"log_floor,omitempty"`         // from_primary: changes below are on all in-sync members
 	// Types that are valid to be assigned to Call:
 	//
 	//	*DataRequest_Write
@@ -223,6 +225,20 @@ func (x *DataRequest) GetFromPrimary() bool {
 func (x *DataRequest) GetFloor() uint64 {
 	if x != nil {
 		return x.Floor
+	}
+	return 0
+}
+
+func (x *DataRequest) GetLogSeq() uint64 {
+	if x != nil {
+		return x.LogSeq
+	}
+	return 0
+}
+
+func (x *DataRequest) GetLogFloor() uint64 {
+	if x != nil {
+		return x.LogFloor
 	}
 	return 0
 }
@@ -591,8 +607,9 @@ func (*CutCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{5}
 }
 
-// DeleteCall removes every column of the data id that this server holds in the
-// PG, and leaves a tombstone (PROTOCOLS H3).
+// DeleteCall removes the column, and leaves a tombstone for the data id in the
+// PG: no later write makes any column of it (PROTOCOLS H3). It is sent to every
+// member, for every column of the layout.
 type DeleteCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1267,7 +1284,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xc3\x06\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xf9\x06\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -1280,7 +1297,9 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x03seq\x18\b \x01(\x04R\x03seq\x12!\n" +
 	"\ffrom_primary\x18\t \x01(\bR\vfromPrimary\x12\x14\n" +
 	"\x05floor\x18\n" +
-	" \x01(\x04R\x05floor\x12,\n" +
+	" \x01(\x04R\x05floor\x12\x17\n" +
+	"\alog_seq\x18\v \x01(\x04R\x06logSeq\x12\x1b\n" +
+	"\tlog_floor\x18\f \x01(\x04R\blogFloor\x12,\n" +
 	"\x05write\x18\x10 \x01(\v2\x14.canopy.v1.WriteCallH\x00R\x05write\x12)\n" +
 	"\x04read\x18\x11 \x01(\v2\x13.canopy.v1.ReadCallH\x00R\x04read\x12)\n" +
 	"\x04sync\x18\x12 \x01(\v2\x13.canopy.v1.SyncCallH\x00R\x04sync\x12&\n" +

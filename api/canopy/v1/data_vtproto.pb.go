@@ -116,6 +116,16 @@ func (m *DataRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i -= size
 	}
+	if m.LogFloor != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LogFloor))
+		i--
+		dAtA[i] = 0x60
+	}
+	if m.LogSeq != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LogSeq))
+		i--
+		dAtA[i] = 0x58
+	}
 	if m.Floor != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Floor))
 		i--
@@ -1284,6 +1294,12 @@ func (m *DataRequest) SizeVT() (n int) {
 	if m.Floor != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Floor))
 	}
+	if m.LogSeq != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LogSeq))
+	}
+	if m.LogFloor != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LogFloor))
+	}
 	if vtmsg, ok := m.Call.(interface{ SizeVT() int }); ok {
 		n += vtmsg.SizeVT()
 	}
@@ -2106,6 +2122,44 @@ func (m *DataRequest) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Floor |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LogSeq", wireType)
+			}
+			m.LogSeq = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LogSeq |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LogFloor", wireType)
+			}
+			m.LogFloor = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LogFloor |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
