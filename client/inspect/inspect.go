@@ -119,12 +119,25 @@ func (c *Cluster) call(ctx context.Context, address string, timeout time.Duratio
 	return plain(do(ctx, conn))
 }
 
-// plain turns a status error into its message.
+// plain turns a status error into its kind and message.
 func plain(err error) error {
-	if s, ok := status.FromError(err); ok && err != nil {
-		return fserr.New(fserr.KindOf(err), "", errors.New(s.Message()))
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
 	}
-	return err
+	message := s.Message()
+	// "connection error: desc = \"transport: Error while dialing: dial tcp ...\"":
+	// the last part says it.
+	if i := strings.LastIndex(message, "desc = "); i >= 0 {
+		message = strings.Trim(message[i+len("desc = "):], `"`)
+		message = strings.TrimPrefix(message, "transport: Error while dialing: ")
+	}
+	kind := fserr.KindOf(err)
+	message = strings.TrimPrefix(strings.TrimPrefix(message, kind.Error()), ": ")
+	if message == "" {
+		return fserr.New(kind, "", nil)
+	}
+	return fserr.New(kind, "", errors.New(message))
 }
 
 // kindError is an error that travelled inside a message.

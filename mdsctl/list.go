@@ -1,0 +1,252 @@
+package mdsctl
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sort"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// subtreeRow is one subtree, as JSON has it.
+type subtreeRow struct {
+	Subtree     uint64 `json:"subtree"`
+	Shard       uint64 `json:"shard"`
+	Epoch       uint64 `json:"epoch"`
+	RootIno     uint64 `json:"root_ino"`
+	State       string `json:"state"` // as the shard says; empty if it did not answer
+	Files       uint64 `json:"files"`
+	Directories uint64 `json:"directories"`
+	MapShard    uint64 `json:"map_shard"` // as the placement map says; 0: it is not there
+	MapEpoch    uint64 `json:"map_epoch"`
+}
+
+// subtreeRows joins what shards say of their subtrees with the map. For
+// ownership the shards are the truth, the map is for routing.
+func subtreeRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []subtreeRow {
+	byID := map[uint64]*subtreeRow{}
+	for _, s := range m.GetSubtrees() {
+		byID[s.GetSubtree()] = &subtreeRow{Subtree: s.GetSubtree(), Shard: s.GetShard(), Epoch: s.GetEpoch(),
+			RootIno: s.GetRootIno(), MapShard: s.GetShard(), MapEpoch: s.GetEpoch()}
+	}
+	for _, r := range reports {
+		for _, s := range r.Shards {
+			if holder, leader := holderOf(reports, s.GetShard()); r.Info.GetNode() != holder && (holder != 0 || r.Info.GetNode() != leader) {
+				continue
+			}
+			for _, st := range s.GetSubtrees() {
+				row := byID[st.GetSubtree()]
+				if row == nil {
+					row = &subtreeRow{Subtree: st.GetSubtree()}
+					byID[st.GetSubtree()] = row
+				}
+				if st.GetEpoch() < row.Epoch && row.State != "" {
+					continue
+				}
+				row.Shard, row.Epoch, row.RootIno, row.State = s.GetShard(), st.GetEpoch(), st.GetRootIno(), st.GetState()
+				row.Files, row.Directories = st.GetFiles(), st.GetDirectories()
+			}
+		}
+	}
+	rows := []subtreeRow{}
+	for _, r := range byID {
+		rows = append(rows, *r)
+	}
+	sort.Slice(rows, func(i, k int) bool { return rows[i].Subtree < rows[k].Subtree })
+	return rows
+}
+
+func (a *app) subtreeCommand() *cobra.Command {
+	return group("subtree", "Subtrees: the units of ownership", &cobra.Command{
+		Use: "ls", Short: "List subtrees with owner, epoch and contents", Args: noArgs,
+		Long:    "List every subtree with the shard that owns it, its epoch, and how many files and\ndirectories it has. MAP is what clients route by; a late entry there costs them a redirect.",
+		Example: "  mdsctl subtree ls",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
+				rows := subtreeRows(cl.Map(), cl.Nodes(c.Context()))
+				return a.emit(rows, func(t *table) {
+					t.row("SUBTREE", "SHARD", "EPOCH", "ROOT-INO", "STATE", "FILES", "DIRECTORIES", "MAP")
+					for _, r := range rows {
+						t.row(r.Subtree, r.Shard, r.Epoch, r.RootIno, r.State, r.Files, r.Directories, fmt.Sprintf("shard %d, epoch %d", r.MapShard, r.MapEpoch))
+					}
+				})
+			})
+		},
+	})
+}
+
+// sessionRow is one client's session at one shard, as JSON has it.
+type sessionRow struct {
+	Client      string `json:"client"`
+	Shard       uint64 `json:"shard"`
+	Host        string `json:"host"`
+	Pid         uint32 `json:"pid"`
+	Mount       string `json:"mount"`
+	Opened      string `json:"opened"`
+	LastHeardMS uint64 `json:"last_heard_ms"`
+	OpenFiles   uint64 `json:"open_files"`
+	Floor       uint64 `json:"floor"`
+}
+
+func (a *app) sessionCommand() *cobra.Command {
+	return group("session", "Sessions of clients", &cobra.Command{
+		Use: "ls", Short: "List the sessions of clients at every shard", Args: noArgs,
+		Long:    "List who is connected: each client has a session at every shard that it has used.",
+		Example: "  mdsctl session ls\n  mdsctl session ls -o json | jq -r '.[].mount' | sort | uniq -c",
+		RunE:    func(c *cobra.Command, _ []string) error { return a.sessions(c.Context()) },
+	})
+}
+
+func (a *app) sessions(ctx context.Context) error {
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		rows := []sessionRow{}
+		var failed error
+		for _, s := range cl.Map().GetShards() {
+			list, err := cl.Sessions(ctx, base.ShardID(s.GetShard()))
+			if err != nil && failed == nil {
+				failed = err // shown behind what the other shards say
+			}
+			for _, i := range list {
+				rows = append(rows, sessionRow{
+					Client: base.ClientID(i.GetClient()).String(), Shard: i.GetShard(), Host: i.GetHost(), Pid: i.GetPid(), Mount: i.GetMount(),
+					Opened: timeText(i.GetOpenedNs()), LastHeardMS: i.GetLastHeardMs(), OpenFiles: i.GetOpenFiles(), Floor: i.GetFloor(),
+				})
+			}
+		}
+		err := a.emit(rows, func(t *table) {
+			t.row("CLIENT", "SHARD", "HOST", "PID", "MOUNT", "OPENED", "HEARD", "OPEN-FILES")
+			for _, r := range rows {
+				t.row(r.Client, r.Shard, r.Host, r.Pid, r.Mount, r.Opened, (time.Duration(r.LastHeardMS)*time.Millisecond).String()+" ago", r.OpenFiles)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		return failed
+	})
+}
+
+// poolReport is the outcome of `pool ls`, as JSON has it.
+type poolReport struct {
+	Revision uint64      `json:"revision"`
+	Pools    []poolRow   `json:"pools"`
+	Servers  []serverRow `json:"servers"`
+}
+
+type poolRow struct {
+	Pool        uint64         `json:"pool"`
+	Name        string         `json:"name"`
+	Replicas    uint32         `json:"replicas"`
+	PGs         int            `json:"pgs"`
+	Degraded    int            `json:"pgs_degraded"`    // fewer in sync than members
+	Unavailable int            `json:"pgs_unavailable"` // none in sync
+	Layout      []componentRow `json:"layout"`
+}
+
+type componentRow struct {
+	Offset      uint64 `json:"offset"`
+	StripeBytes uint64 `json:"stripe_bytes"`
+	StripeCount uint32 `json:"stripe_count"`
+}
+
+type serverRow struct {
+	Server      uint64   `json:"server"`
+	Address     string   `json:"address"`
+	HTTPAddress string   `json:"http_address"`
+	Host        string   `json:"host"`
+	Pid         uint32   `json:"pid,omitempty"` // if it runs on this machine
+	Alive       bool     `json:"alive"`
+	TotalBytes  uint64   `json:"total_bytes"`
+	FreeBytes   uint64   `json:"free_bytes"`
+	PGs         int      `json:"pgs"`
+	Primary     int      `json:"pgs_primary"`
+	Labels      []string `json:"labels,omitempty"`
+}
+
+func poolRows(m *canopyv1.PoolMap) poolReport {
+	here, _ := os.Hostname() // without it no pid is shown
+	r := poolReport{Revision: m.GetRevision(), Pools: []poolRow{}, Servers: []serverRow{}}
+	member, primary := map[uint64]int{}, map[uint64]int{}
+	for _, p := range m.GetPools() {
+		row := poolRow{Pool: p.GetPool(), Name: p.GetName(), Replicas: p.GetReplicas(), PGs: len(p.GetPgs()), Layout: componentRows(p.GetLayout())}
+		for _, pg := range p.GetPgs() {
+			switch n := len(pg.GetInSync()); {
+			case n == 0:
+				row.Unavailable++
+			case n < len(pg.GetMembers()):
+				row.Degraded++
+			}
+			for _, s := range pg.GetMembers() {
+				member[s]++
+			}
+			if len(pg.GetInSync()) > 0 {
+				primary[pg.GetInSync()[0]]++
+			}
+		}
+		r.Pools = append(r.Pools, row)
+	}
+	for _, s := range m.GetServers() {
+		r.Servers = append(r.Servers, serverRow{
+			Server: s.GetServer(), Address: s.GetAddress(), HTTPAddress: s.GetHttpAddress(), Host: s.GetHost(), Pid: pidHere(s.GetHost(), s.GetPid(), here),
+			Alive: s.GetAlive(), TotalBytes: s.GetTotalBytes(), FreeBytes: s.GetFreeBytes(),
+			PGs: member[s.GetServer()], Primary: primary[s.GetServer()], Labels: s.GetLabels(),
+		})
+	}
+	return r
+}
+
+func componentRows(l *canopyv1.Layout) []componentRow {
+	rows := []componentRow{}
+	for _, c := range l.GetComponents() {
+		rows = append(rows, componentRow{Offset: c.GetOffset(), StripeBytes: c.GetStripeBytes(), StripeCount: c.GetStripeCount()})
+	}
+	return rows
+}
+
+// layoutText says in one line how bytes are spread.
+func layoutText(rows []componentRow) string {
+	s := ""
+	for i, c := range rows {
+		if i > 0 {
+			s += ", "
+		}
+		s += fmt.Sprintf("from %s: %d x %s", bytesText(c.Offset), c.StripeCount, bytesText(c.StripeBytes))
+	}
+	return s
+}
+
+func writePools(t *table, r poolReport) {
+	t.row("POOL", "NAME", "REPLICAS", "PGS", "DEGRADED", "UNAVAILABLE", "LAYOUT")
+	for _, p := range r.Pools {
+		t.row(p.Pool, p.Name, p.Replicas, p.PGs, p.Degraded, p.Unavailable, layoutText(p.Layout))
+	}
+	t.title("")
+	t.row("SERVER", "ADDRESS", "HOST", "PID", "ALIVE", "SIZE", "FREE", "PGS", "PRIMARY")
+	for _, s := range r.Servers {
+		t.row(s.Server, s.Address, s.Host, pidText(s.Pid), yes(s.Alive), bytesText(s.TotalBytes), bytesText(s.FreeBytes), s.PGs, s.Primary)
+	}
+}
+
+func (a *app) poolCommand() *cobra.Command {
+	return group("pool", "Pools of data servers", &cobra.Command{
+		Use: "ls", Short: "List pools, placement groups in short, and data servers", Args: noArgs,
+		Long:    "List the pools with their default layout and how many of their placement groups are\ndegraded (a member is not in sync) or unavailable (none is), and the data servers.",
+		Example: "  mdsctl pool ls",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
+				m, err := cl.Pools(c.Context())
+				if err != nil {
+					return err
+				}
+				r := poolRows(m)
+				return a.emit(r, func(t *table) { writePools(t, r) })
+			})
+		},
+	})
+}

@@ -1,0 +1,126 @@
+package mdsctl
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// nodeRow is one metadata node, as JSON has it.
+type nodeRow struct {
+	Node          uint64   `json:"node"`
+	Address       string   `json:"address"`
+	RaftAddress   string   `json:"raft_address"`
+	HTTPAddress   string   `json:"http_address"`
+	Host          string   `json:"host"`
+	Pid           uint32   `json:"pid,omitempty"` // if it runs on this machine
+	Alive         bool     `json:"alive"`         // by its lease in etcd
+	Answers       bool     `json:"answers"`
+	Version       string   `json:"version,omitempty"`
+	UptimeSeconds int64    `json:"uptime_seconds"`
+	EtcdReachable bool     `json:"etcd_reachable"`
+	MapRevision   uint64   `json:"map_revision"`
+	Held          []uint64 `json:"shards_held"`
+	Led           []uint64 `json:"shards_led"`
+	Replicas      int      `json:"replicas"`
+	Labels        []string `json:"labels,omitempty"`
+	Error         string   `json:"error,omitempty"`
+}
+
+func nodeRows(reports []*inspect.NodeReport) []nodeRow {
+	here, _ := os.Hostname() // without it no pid is shown
+	rows := []nodeRow{}
+	for _, r := range reports {
+		n := r.Info
+		row := nodeRow{
+			Node: n.GetNode(), Address: n.GetAddress(), RaftAddress: n.GetRaftAddress(), HTTPAddress: n.GetHttpAddress(),
+			Host: n.GetHost(), Pid: pidHere(n.GetHost(), n.GetPid(), here), Alive: n.GetAlive(), Answers: r.Err == nil,
+			Version: r.Status.GetVersion(), UptimeSeconds: r.Status.GetUptimeSeconds(), EtcdReachable: r.Status.GetEtcdReachable(),
+			MapRevision: r.Status.GetMapRevision(), Held: []uint64{}, Led: []uint64{}, Replicas: len(r.Shards),
+			Labels: n.GetLabels(), Error: errText(r.Err),
+		}
+		for _, s := range r.Shards {
+			if s.GetHolder() {
+				row.Held = append(row.Held, s.GetShard())
+			}
+			if s.GetLeader() {
+				row.Led = append(row.Led, s.GetShard())
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func writeNodes(t *table, rows []nodeRow) {
+	t.row("NODE", "ADDRESS", "HOST", "PID", "ALIVE", "UP", "REPLICAS", "LEADS", "HOLDS", "ERROR")
+	for _, r := range rows {
+		up := "-"
+		if r.Answers {
+			up = (time.Duration(r.UptimeSeconds) * time.Second).String()
+		}
+		t.row(r.Node, r.Address, r.Host, pidText(r.Pid), yes(r.Alive), up, r.Replicas, joinIDs(r.Led), joinIDs(r.Held), r.Error)
+	}
+}
+
+func (a *app) nodeCommand() *cobra.Command {
+	ls := &cobra.Command{
+		Use: "ls", Short: "List metadata nodes: address, pid where local, shards led and held", Args: noArgs,
+		Long: "List the metadata nodes of the placement map and what each says of itself.\n\n" +
+			"ALIVE is the node's lease in etcd. LEADS are the shards whose Raft leader it is,\nHOLDS those whose lease it has: it serves them. An idle shard has no holder until\nthe next request. PID is shown for processes of this machine.",
+		Example: "  mdsctl node ls\n  mdsctl node ls -o json | jq '.[] | select(.alive|not)'",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
+				rows := nodeRows(cl.Nodes(c.Context()))
+				return a.emit(rows, func(t *table) { writeNodes(t, rows) })
+			})
+		},
+	}
+	var stop bool
+	drain := &cobra.Command{
+		Use: "drain NODE", Short: "Hand over the shards that a node holds", Args: oneArg("NODE"),
+		Long: "Have the node release the leases that it holds, each after its successor is chosen:\n" +
+			"clients wait for a moment and see no error. With --stop the process then ends.\n" +
+			"Without it the node may be given shards again.",
+		Example: "  mdsctl node drain 2\n  mdsctl node drain 2 --stop",
+		RunE:    func(c *cobra.Command, args []string) error { return a.drain(c.Context(), args[0], stop) },
+	}
+	drain.Flags().BoolVar(&stop, "stop", false, "end the process afterwards")
+	return group("node", "Metadata nodes", ls, drain)
+}
+
+type drained struct {
+	Node    uint64  `json:"node"`
+	Stopped bool    `json:"stopped"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (a *app) drain(ctx context.Context, arg string, stop bool) error {
+	id, err := base.ParseNodeID(arg)
+	if err != nil {
+		return err
+	}
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		if cl.NodeInfo(id) == nil {
+			return fmt.Errorf("there is no node %v: the cluster has %d (mdsctl node ls)", id, len(cl.Map().GetNodes()))
+		}
+		start := time.Now()
+		if err := cl.Drain(ctx, id, stop); err != nil {
+			return fmt.Errorf("drain of node %v: %w", id, err)
+		}
+		d := drained{Node: uint64(id), Stopped: stop, Seconds: time.Since(start).Seconds()}
+		return a.emit(d, func(t *table) {
+			if stop {
+				t.line(fmt.Sprintf("node %d has handed over its shards and ends", d.Node))
+			} else {
+				t.line(fmt.Sprintf("node %d has handed over its shards", d.Node))
+			}
+		})
+	})
+}
