@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/placement"
@@ -36,6 +37,7 @@ type Server struct {
 	front    *service.Server
 	events   *eventHub
 	usage    *usageCache
+	ownData  *data.Data // nil: the configuration's is used
 	readSlot chan struct{} // bounds the batches of reads that run
 	started  time.Time
 
@@ -153,6 +155,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.alive != nil {
 		s.alive.Close(ctx)
 	}
+	s.closeDataPlane()
 	s.place.Close()
 	s.dir.close()
 	return err

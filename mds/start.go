@@ -64,6 +64,7 @@ func (s *Server) abandon() {
 	if s.store != nil {
 		_ = s.store.Close()
 	}
+	s.closeDataPlane()
 	if s.place != nil {
 		s.place.Close()
 	}
@@ -109,6 +110,9 @@ func (s *Server) start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := s.register(ctx); err != nil {
+		return err
+	}
+	if err := s.openDataPlane(); err != nil {
 		return err
 	}
 	return s.openState()

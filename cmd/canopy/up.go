@@ -78,9 +78,11 @@ func (u *up) run(ctx context.Context, out io.Writer, given func(string) bool) (e
 	if err != nil {
 		return err
 	}
-	options, err := mountopt.Parse(u.options)
-	if err != nil {
-		return fmt.Errorf("-o: %w", err)
+	options := mountopt.Default()
+	if u.options != "" {
+		if err := options.Set(u.options); err != nil {
+			return fmt.Errorf("-o: %w", err)
+		}
 	}
 	if err := u.prepareMount(); err != nil {
 		return err
@@ -160,7 +162,7 @@ func (u *up) serve(ctx, starting context.Context, c *cluster, options mountopt.O
 		}
 		defer func() { err = errors.Join(err, unmount(mounted)) }()
 	}
-	remove, err := u.publish(c, cl.Cluster())
+	remove, err := u.publish(c, cl.ClusterID())
 	if err != nil {
 		return err
 	}
