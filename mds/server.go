@@ -37,7 +37,7 @@ type Server struct {
 	front    *service.Server
 	events   *eventHub
 	usage    *usageCache
-	ownData  *data.Data // nil: the configuration's is used
+	ownData  *data.Data    // nil: the configuration's is used
 	readSlot chan struct{} // bounds the batches of reads that run
 	started  time.Time
 
