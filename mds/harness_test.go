@@ -287,7 +287,7 @@ func (k *caller) do(shard base.ShardID, op *canopyv1.Op) *canopyv1.Result {
 			continue
 		}
 		switch fserr.Kind(r.Error) {
-		case fserr.NotHolder, fserr.NotReady, fserr.Busy, fserr.TimedOut:
+		case fserr.NotHolder, fserr.NotReady, fserr.Busy, fserr.TimedOut, fserr.UnknownShard:
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}

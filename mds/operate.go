@@ -277,7 +277,7 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
 	switch {
 	case fserr.Kind(result.Error) == fserr.Moved:
-		result.Redirect = st.server.redirect(b.h.shard, base.SubtreeID(op.Subtree))
+		result.Redirect = st.server.moved(result.Redirect, b.h.shard, base.SubtreeID(op.Subtree))
 	case fserr.Kind(result.Error) == fserr.Busy:
 		result.RetryAfterMs = retryAfterMS()
 	case kind == opStatFs:
@@ -318,9 +318,9 @@ func errorOf(result []byte) fserr.Kind {
 // addRedirect completes an encoded answer of kind Moved.
 func (s *Server) addRedirect(encoded []byte, id base.ShardID, subtree base.SubtreeID) []byte {
 	var result canopyv1.Result
-	if err := result.UnmarshalVT(encoded); err != nil || result.Redirect != nil {
+	if err := result.UnmarshalVT(encoded); err != nil {
 		return encoded
 	}
-	result.Redirect = s.redirect(id, subtree)
+	result.Redirect = s.moved(result.Redirect, id, subtree)
 	return encodeResult(&result)
 }

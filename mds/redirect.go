@@ -39,6 +39,18 @@ func (s *Server) redirect(id base.ShardID, subtree base.SubtreeID) *canopyv1.Red
 	return out
 }
 
+// moved completes the redirect of a shard that does not own a subtree. What the
+// shard says itself counts, if it knows: the map may be late.
+func (s *Server) moved(known *canopyv1.Redirect, id base.ShardID, subtree base.SubtreeID) *canopyv1.Redirect {
+	if known.GetShard() == 0 {
+		return s.redirect(id, subtree)
+	}
+	if at := s.redirect(base.ShardID(known.Shard), 0); at != nil {
+		known.Node, known.Address = at.Node, at.Address
+	}
+	return known
+}
+
 // anotherReplica picks a live node with a replica of the shard, not this one.
 func (s *Server) anotherReplica(info *canopyv1.ShardInfo) base.NodeID {
 	m := s.place.Map()
