@@ -55,6 +55,7 @@ func (o Options) FuseOptions(logger *slog.Logger) *fuse.MountOptions {
 		Name:                 Subtype,
 		ExtraCapabilities:    capabilities,
 		DisabledCapabilities: refused,
+		DisableSplice:        true, // answers are in memory: a pipe would be a detour
 		Logger:               slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 }

@@ -1,0 +1,159 @@
+package clientfuse
+
+import (
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client"
+	"github.com/canopyfs/canopy/clientfuse/mountopt"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// Open implements fuse.RawFileSystem. The kernel has checked permissions.
+func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	c := f.begin(opOpen, cancel, &in.InHeader)
+	n := f.nodes.get(in.NodeId)
+	if n == nil {
+		return c.end(estale)
+	}
+	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
+		if s := f.killPrivilege(c, n); !s.Ok() {
+			return c.end(s)
+		}
+	}
+	opened, err := f.backend.Open(c, c.cred(), n.inode, in.Flags)
+	if err != nil {
+		return c.end(errno(err))
+	}
+	f.opened(n, opened, in.Flags, out)
+	return c.end(fuse.OK)
+}
+
+// opened numbers a handle and says how the kernel is to use it.
+func (f *fileSystem) opened(n *node, o file, flags uint32, out *fuse.OpenOut) {
+	writable := flags&syscall.O_ACCMODE != syscall.O_RDONLY
+	h := &handle{file: o, node: n, flags: flags, append: writable && flags&syscall.O_APPEND != 0}
+	if writable {
+		n.writers.Add(1)
+	}
+	// K7: what the kernel kept of the last open is good if the bytes are the same.
+	version := n.data.Load() + 1
+	keep := flags&syscall.O_TRUNC == 0 && n.cached.Swap(version) == version
+	out.Fh = f.handles.add(h)
+	out.OpenFlags = mountopt.OpenFlags(flags, keep)
+}
+
+// Release implements fuse.RawFileSystem. FLUSH has told the process what it had
+// to know; nobody waits for this.
+func (f *fileSystem) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
+	c := f.begin(opRelease, cancel, &in.InHeader)
+	h := f.handles.remove(in.Fh)
+	if h == nil {
+		c.end(fuse.EBADF)
+		return
+	}
+	if h.flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		h.node.writers.Add(-1)
+	}
+	err := h.file.Close(c)
+	if err != nil {
+		f.logger.Warn("closing a file", "ino", h.node.id, "error", err)
+	}
+	c.end(errno(err))
+}
+
+// Read implements fuse.RawFileSystem.
+func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	c := f.begin(opRead, cancel, &in.InHeader)
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return nil, c.end(fuse.EBADF)
+	}
+	n, err := h.file.ReadAt(c, buf, int64(in.Offset))
+	if err != nil {
+		return nil, c.end(errno(err))
+	}
+	return fuse.ReadResultData(buf[:n]), c.end(fuse.OK)
+}
+
+// Writev implements fuse.RawFileSystem: go-fuse asks it first.
+func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	c := f.begin(opWrite, cancel, &in.InHeader)
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return 0, c.end(fuse.EBADF)
+	}
+	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+		if s := f.killPrivilege(c, h.node); !s.Ok() {
+			return 0, c.end(s)
+		}
+	}
+	var written uint32
+	for _, p := range data {
+		n, err := h.write(c, p, int64(in.Offset)+int64(written), in.WriteFlags)
+		written += uint32(n)
+		if err != nil {
+			if written > 0 && fserr.KindOf(err) != fserr.IO {
+				break // a short write; the next one meets the error again
+			}
+			return written, c.end(errno(err))
+		}
+	}
+	return written, c.end(fuse.OK)
+}
+
+// write writes at off, or at the end if the file is open for appending: the
+// kernel chose off by a size that may be old (K8). What comes from the page
+// cache (a shared mapping) has its place whatever the flags are.
+func (h *handle) write(c *call, p []byte, off int64, flags uint32) (int, error) {
+	if h.append && flags&fuse.WRITE_CACHE == 0 {
+		if _, err := h.file.Append(c, p); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	return h.file.WriteAt(c, p, off)
+}
+
+// killPrivilege clears setuid and setgid of a file that a user other than the
+// superuser changes. The kernel asks for it with every such write; only a file
+// that has the bits needs it.
+func (f *fileSystem) killPrivilege(c *call, n *node) fuse.Status {
+	mode := n.mode.Load()
+	setgid := mode&(syscall.S_ISGID|syscall.S_IXGRP) == syscall.S_ISGID|syscall.S_IXGRP
+	if mode&syscall.S_ISUID == 0 && !setgid {
+		return fuse.OK
+	}
+	set := client.SetAttr{Mask: canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV}
+	a, err := f.backend.SetAttr(c, client.Cred{}, n.inode, set, nil)
+	if err != nil {
+		return errno(err)
+	}
+	n.saw(a)
+	return fuse.OK
+}
+
+// Flush implements fuse.RawFileSystem: close(2) of a descriptor.
+func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	c := f.begin(opFlush, cancel, &in.InHeader)
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return c.end(fuse.EBADF)
+	}
+	if h.flags&syscall.O_ACCMODE == syscall.O_RDONLY {
+		return c.end(fuse.OK)
+	}
+	return c.end(errno(h.file.Flush(c)))
+}
+
+// Fsync implements fuse.RawFileSystem.
+func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	c := f.begin(opFsync, cancel, &in.InHeader)
+	h := f.handles.get(in.Fh)
+	if h == nil {
+		return c.end(fuse.EBADF)
+	}
+	return c.end(errno(h.file.Fsync(c)))
+}

@@ -1,0 +1,235 @@
+package clientfuse
+
+import (
+	"sync"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/canopyfs/canopy/client"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// Directories are listed without OPENDIR (FUSE K6), so there is no handle to
+// keep a listing's mark (PROTOCOLS F3) in, and a READDIR tells no more of its
+// stream than the position. So marks are kept by directory and position: that of
+// the last entry delivered. (Not by calling thread: a goroutine, and any stream
+// that threads share, goes on with a listing in another thread, and would there
+// meet the mark of an older listing, which hides newer names.) Of several
+// listings at one position the latest mark counts; a position that is not known
+// (seekdir, or dropped from the table) takes a new mark.
+
+// listing is how far one listing of a directory is.
+type listing struct {
+	position  uint64 // cookie of the last entry delivered
+	mark      uint64
+	ended     bool // nothing follows
+	nameBytes int  // average length of the names so far
+}
+
+// Bounds of the table: listings that were given up stay until they are pushed out.
+const (
+	maxListings       = 4096
+	maxListingsPerDir = 64
+)
+
+type listingTable struct {
+	mu    sync.Mutex
+	known map[uint64][]listing // by node id of the directory
+	total int
+}
+
+func newListingTable() *listingTable {
+	return &listingTable{known: make(map[uint64][]listing)}
+}
+
+// take removes and returns the listing of dir at position with the latest mark.
+func (t *listingTable) take(dir, position uint64) listing {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all, best := t.known[dir], -1
+	for i, l := range all {
+		if l.position == position && (best < 0 || l.mark > all[best].mark) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return listing{}
+	}
+	l := all[best]
+	t.removeLocked(dir, best)
+	return l
+}
+
+func (t *listingTable) removeLocked(dir uint64, i int) {
+	all := t.known[dir]
+	all = append(all[:i], all[i+1:]...)
+	t.total--
+	if len(all) == 0 {
+		delete(t.known, dir)
+		return
+	}
+	t.known[dir] = all
+}
+
+// put keeps a listing for its next page.
+func (t *listingTable) put(dir uint64, l listing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.known[dir]) >= maxListingsPerDir {
+		t.removeLocked(dir, 0) // the oldest
+	}
+	for d, all := range t.known {
+		if t.total < maxListings {
+			break
+		}
+		t.total -= len(all)
+		delete(t.known, d)
+	}
+	t.known[dir] = append(t.known[dir], l)
+	t.total++
+}
+
+// drop forgets the listings of a directory that the kernel has forgotten.
+func (t *listingTable) drop(dir uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.total -= len(t.known[dir])
+	delete(t.known, dir)
+}
+
+// Sizes of an entry in the kernel's buffer, without the name: of READDIR, and
+// of READDIRPLUS.
+const (
+	direntBytes     = 24
+	direntPlusBytes = 128 + direntBytes
+	guessNameBytes  = 16
+)
+
+// ReadDir implements fuse.RawFileSystem.
+func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	c := f.begin(opReadDir, cancel, &in.InHeader)
+	return c.end(f.list(c, in, out, false))
+}
+
+// ReadDirPlus implements fuse.RawFileSystem.
+func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	c := f.begin(opReadDirPlus, cancel, &in.InHeader)
+	return c.end(f.list(c, in, out, true))
+}
+
+func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus bool) fuse.Status {
+	dir := f.nodes.get(in.NodeId)
+	if dir == nil {
+		return estale
+	}
+	w := &dirWriter{f: f, dir: dir, out: out, plus: plus}
+	var l listing
+	if in.Offset != uint64(base.CookieStart) {
+		if l = f.listings.take(dir.id, in.Offset); l.ended {
+			return fuse.OK // the kernel asks once more, to hear that this was all
+		}
+	}
+	if !w.dots(in.Offset) {
+		return fuse.OK
+	}
+	page, err := f.backend.ReadDir(c, c.cred(), dir.inode, client.ReadDirRequest{
+		Cookie: in.Offset, Mark: l.mark, MaxEntries: roomFor(int(in.Size), l.nameBytes, plus), Plus: plus,
+	})
+	if err != nil {
+		return errno(err)
+	}
+	l.mark, l.ended = page.Mark, page.EOF
+	var delivered, names int
+	for _, e := range page.Entries {
+		if !w.entry(e) {
+			l.ended = false
+			break
+		}
+		delivered, names = delivered+1, names+len(e.GetName())
+	}
+	if delivered > 0 {
+		l.nameBytes = names / delivered
+	}
+	l.position = out.Offset
+	if l.position != in.Offset {
+		f.listings.put(dir.id, l) // else it ended here
+	}
+	return fuse.OK
+}
+
+// roomFor returns how many entries a buffer holds, about: what does not fit was
+// read in vain, and what is missing is one more request.
+func roomFor(sizeBytes, nameBytes int, plus bool) int {
+	if nameBytes == 0 {
+		nameBytes = guessNameBytes
+	}
+	each := direntBytes
+	if plus {
+		each = direntPlusBytes
+	}
+	each += (nameBytes + 7) &^ 7
+	return sizeBytes/each + 1
+}
+
+// dirWriter fills the kernel's buffer.
+type dirWriter struct {
+	f    *fileSystem
+	dir  *node
+	out  *fuse.DirEntryList
+	plus bool
+}
+
+// dots adds "." and ".." if the listing is not beyond them, and reports whether
+// there was room.
+func (w *dirWriter) dots(offset uint64) bool {
+	if offset < uint64(base.CookieDot) {
+		if !w.plain(".", uint64(w.dir.inode.Ino()), uint64(base.CookieDot)) {
+			return false
+		}
+	}
+	if offset < uint64(base.CookieDotDot) {
+		parent := w.dir
+		if p := w.f.nodes.get(w.dir.parent.Load()); p != nil {
+			parent = p
+		}
+		return w.plain("..", uint64(parent.inode.Ino()), uint64(base.CookieDotDot))
+	}
+	return true
+}
+
+// plain adds a name of a directory without attributes.
+func (w *dirWriter) plain(name string, ino, cookie uint64) bool {
+	e := fuse.DirEntry{Name: name, Ino: ino, Mode: syscall.S_IFDIR, Off: cookie}
+	if w.plus {
+		return w.out.AddDirLookupEntry(e) != nil // node id 0: no attributes
+	}
+	return w.out.AddDirEntry(e)
+}
+
+// entry adds an entry, with READDIRPLUS also as a lookup that the kernel will
+// forget, and reports whether there was room.
+func (w *dirWriter) entry(e *client.DirEntry) bool {
+	d := fuse.DirEntry{Name: string(e.GetName()), Ino: e.GetIno(), Mode: e.GetType(), Off: e.GetCookie()}
+	if !w.plus {
+		return w.out.AddDirEntry(d)
+	}
+	out := w.out.AddDirLookupEntry(d)
+	if out == nil {
+		return false
+	}
+	a := e.GetAttr()
+	if a == nil || w.f.beingWritten(e.GetIno()) {
+		return true // the kernel asks by itself if somebody wants to know
+	}
+	w.f.found(w.f.backend.InodeOf(w.dir.inode, e), a, w.dir.id, out)
+	return true
+}
+
+// beingWritten reports whether a file is open for writing here. The server's
+// size of it lacks what is still in this client's buffers; a kernel that
+// believed it would cut its cached pages off.
+func (f *fileSystem) beingWritten(ino uint64) bool {
+	n := f.nodes.get(ino)
+	return n != nil && n.writers.Load() > 0
+}
