@@ -64,7 +64,8 @@ type Config struct {
 	// other replica.
 	Rebuild bool
 
-	// Data deletes and cuts files' bytes. nil: what is to be deleted stays queued.
+	// Data deletes and cuts files' bytes. nil: the data servers that the layout
+	// services of the placement map name.
 	Data DataPlane
 	// DefaultLayout is the root directory's layout in a new cluster.
 	DefaultLayout *canopyv1.Layout

@@ -92,6 +92,7 @@ func (c *cluster) settings(i int) mds.Config {
 	config := mds.Config{
 		DataDir: c.nodeDir(i), Listen: "127.0.0.1:0", RaftListen: c.raft[i],
 		Etcd: []string{c.etcd.Address()}, EtcdLease: time.Second, Node: base.NodeID(i + 1), Bootstrap: c.shape,
+		Data:   newFakeData(),
 		Logger: testLogger(c.t).With("node", i+1),
 	}
 	if c.config != nil {

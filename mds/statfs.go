@@ -25,9 +25,6 @@ type usageCache struct {
 func newUsageCache(data DataPlane) *usageCache { return &usageCache{data: data} }
 
 func (u *usageCache) loop(ctx context.Context, layout *canopyv1.Layout) {
-	if u.data == nil {
-		return
-	}
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*usageInterval)
 		total, free, err := u.data.Usage(attempt, base.PoolID(layout.GetPool()))

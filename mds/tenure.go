@@ -50,10 +50,8 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.sessionLoop(); return nil })
 	t.tasks.Go(func() error { t.purgeLoop(); return nil })
 	t.tasks.Go(func() error { t.reconcileLoop(); return nil })
-	if t.h.server.config.Data != nil {
-		t.tasks.Go(func() error { t.deletionLoop(); return nil })
-		t.tasks.Go(func() error { t.cutLoop(); return nil })
-	}
+	t.tasks.Go(func() error { t.deletionLoop(); return nil })
+	t.tasks.Go(func() error { t.cutLoop(); return nil })
 }
 
 // end stops the workers and waits for them.

@@ -45,14 +45,15 @@ func (r *Registration) Update(message proto.Message) {
 	}
 }
 
-// Close removes the record (at the latest when its lease runs out) and waits.
+// Close stops renewing and waits. It removes the record, unless ctx is done: then
+// it goes when its lease runs out.
 func (r *Registration) Close(ctx context.Context) {
 	r.cancel()
 	<-r.done
 	r.mu.Lock()
 	lease := r.lease
 	r.mu.Unlock()
-	if lease != 0 {
+	if lease != 0 && ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := r.store.client.Revoke(ctx, lease); err != nil {
