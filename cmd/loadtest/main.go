@@ -1,32 +1,33 @@
-// Command loadtest measures file systems, Canopy among them: see doc.go.
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/canopyfs/canopy/cmd/internal/cli"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { os.Exit(cli.Main(newRoot())) }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := &cobra.Command{Use: "loadtest", SilenceUsage: true, SilenceErrors: true}
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(stderr, "loadtest:", err)
-		return 1
+const rootHelp = `loadtest measures file systems: Canopy through a mount (--path) or by its library
+(--cluster, --library), or any other that is mounted, and what Canopy's parts do by
+themselves on the same machine (the floor).`
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use: "loadtest", Short: "Measure file systems", Long: rootHelp,
+		Example: "  loadtest meta --path ./mnt --processes 32\n  loadtest meta --library --workers 64 --dirs shared\n" +
+			"  loadtest list --path ./mnt --entries 100000\n  loadtest data --path ./mnt --size 1G\n  loadtest floor -o json",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q: see loadtest --help", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	return 0
+	root.AddCommand(metaCommand(), listCommand(), dataCommand(), floorCommand(), verifyCommand(), childCommand())
+	return root
 }
