@@ -338,4 +338,3 @@ func TestA6ReplicaIDs(t *testing.T) {
 		t.Fatalf("an old replica id starts: %v", err)
 	}
 }
-

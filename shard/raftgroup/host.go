@@ -18,6 +18,7 @@ import (
 	"github.com/lni/dragonboat/v4/plugin/tan"
 	"github.com/lni/dragonboat/v4/raftio"
 	sm "github.com/lni/dragonboat/v4/statemachine"
+	"github.com/lni/vfs"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -44,7 +45,7 @@ type Host struct {
 	clock   Clock
 	log     *slog.Logger
 	metrics *hostMetrics
-	fs      config.IFS
+	fs      *logFS
 	logs    *logFactory
 	nh      *dragonboat.NodeHost
 
@@ -61,6 +62,9 @@ func NewHost(cfg Config) (h *Host, err error) {
 	}
 	setDefaults(&cfg)
 	if err := checkHostname(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err := trimLogs(cfg.Dir, cfg.Logger); err != nil {
 		return nil, err
 	}
 	quiet()
@@ -135,6 +139,10 @@ func checkHostname(dir string) error {
 func (h *Host) nodeHostConfig() config.NodeHostConfig {
 	logs := config.GetTinyMemLogDBConfig()
 	logs.KVWriteBufferSize = 2 << 20 // one buffer per step worker
+	var fs config.IFS = h.fs
+	if h.cfg.plainLog {
+		fs = vfs.Default
+	}
 	hash := fnv.New64a()
 	hash.Write([]byte(h.cfg.Cluster))
 	return config.NodeHostConfig{
@@ -148,7 +156,7 @@ func (h *Host) nodeHostConfig() config.NodeHostConfig {
 		Expert: config.ExpertConfig{
 			LogDBFactory: h.logs,
 			LogDB:        logs,
-			FS:           h.fs,
+			FS:           fs,
 			Engine: config.EngineConfig{
 				ExecShards: execShards, CommitShards: 1, ApplyShards: 4, SnapshotShards: 2, CloseShards: 2,
 			},
@@ -328,6 +336,7 @@ func (h *Host) Close(ctx context.Context) error {
 			}
 		}()
 		h.nh.Close()
+		h.fs.wait()
 		done <- nil
 	}()
 	select {

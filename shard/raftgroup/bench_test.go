@@ -1,0 +1,173 @@
+package raftgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/raftgroup/floor"
+	"github.com/canopyfs/canopy/shard/store"
+)
+
+const (
+	benchCallers = 64
+	benchBytes   = 200
+)
+
+// BenchmarkFloor is what the parts alone do: fdatasync of an appended and of an
+// overwritten 4 KiB block, and bare Dragonboat.
+func BenchmarkFloor(b *testing.B) {
+	for _, overwrite := range []bool{false, true} {
+		b.Run(fmt.Sprintf("fdatasync/overwrite=%v", overwrite), func(b *testing.B) {
+			f, err := os.Create(filepath.Join(b.TempDir(), "f"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer f.Close()
+			block := make([]byte, 4096)
+			const blocks = 4096
+			if overwrite {
+				for range blocks {
+					_, _ = f.Write(block)
+				}
+				_ = f.Sync()
+			}
+			n := int64(0)
+			for b.Loop() {
+				off := n * 4096
+				if overwrite {
+					off %= blocks * 4096
+				}
+				n++
+				if _, err := f.WriteAt(block, off); err != nil {
+					b.Fatal(err)
+				}
+				if err := unix.Fdatasync(int(f.Fd())); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	for _, replicas := range []int{1, 3} {
+		b.Run(fmt.Sprintf("dragonboat/replicas=%d", replicas), func(b *testing.B) {
+			for b.Loop() {
+				r, err := floor.Run(b.Context(), floor.Options{
+					Dir: b.TempDir(), Replicas: replicas, Callers: benchCallers, RecordBytes: benchBytes, Duration: 2 * time.Second, Warmup: 300 * time.Millisecond,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(r.OpsPerSec, "ops/s")
+				b.ReportMetric(float64(r.P50.Microseconds()), "p50-us")
+				b.ReportMetric(float64(r.P99.Microseconds()), "p99-us")
+				b.ReportMetric(r.RecordsPerEntry, "ops/entry")
+			}
+		})
+	}
+}
+
+// blobMachine stores each command under a key of its own.
+type blobMachine struct {
+	shard base.ShardID
+	next  atomic.Uint64
+}
+
+func (m *blobMachine) Load(shard.Reader) error { return nil }
+
+func (m *blobMachine) Apply(w shard.Writer, _ int64, commands [][]byte) ([][]byte, error) {
+	results := make([][]byte, len(commands))
+	for i, c := range commands {
+		key := testKey(m.shard, fmt.Sprintf("%016x", m.next.Add(0x9e3779b97f4a7c15)))
+		if _, _, err := w.Get(key); err != nil {
+			return nil, err
+		}
+		if err := w.Set(key, c); err != nil {
+			return nil, err
+		}
+		results[i] = c[:0:0]
+	}
+	return results, nil
+}
+
+// BenchmarkGroup is group commit with the store, by callers that each wait for
+// their command.
+func BenchmarkGroup(b *testing.B) {
+	for _, replicas := range []int{1, 3} {
+		for _, callers := range []int{1, benchCallers} {
+			for _, plain := range []bool{false, true} {
+				b.Run(fmt.Sprintf("replicas=%d/callers=%d/plainlog=%v", replicas, callers, plain), func(b *testing.B) {
+					benchGroup(b, replicas, callers, plain)
+				})
+			}
+		}
+	}
+}
+
+func benchGroup(b *testing.B, replicas, callers int, plain bool) {
+	members := make(map[base.ReplicaID]Member)
+	for i := 1; i <= replicas; i++ {
+		members[base.ReplicaID(i)] = Member{base.NodeID(i), freeAddress(b)}
+	}
+	var groups []*Group
+	for i := 1; i <= replicas; i++ {
+		dir := b.TempDir()
+		s, err := store.Open(store.Options{Dir: filepath.Join(dir, "store"), Cluster: "bench", Node: base.NodeID(i)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		h, err := NewHost(Config{Dir: filepath.Join(dir, "raft"), RaftAddress: members[base.ReplicaID(i)].RaftAddress, Node: base.NodeID(i), Cluster: "bench", Store: s, plainLog: plain})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() {
+			if err := h.Close(b.Context()); err != nil {
+				b.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				b.Error(err)
+			}
+		}()
+		g, err := h.Start(b.Context(), ReplicaConfig{Shard: 1, Replica: base.ReplicaID(i), Members: members, Machine: &blobMachine{shard: 1}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		groups = append(groups, g)
+	}
+	var g *Group
+	for g == nil {
+		for _, c := range groups {
+			if c.Status().Self {
+				g = c
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	before := g.Status().Applied
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			command := make([]byte, benchBytes)
+			for left.Add(-1) >= 0 {
+				if _, err := g.Propose(b.Context(), command); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+	b.ReportMetric(float64(b.N)/float64(max(g.Status().Applied-before, 1)), "ops/entry")
+}
