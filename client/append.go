@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -12,7 +13,8 @@ import (
 
 // Append writes p at the end of the file, in a range that no other append of
 // any client gets (PROTOCOLS J2), and returns where. The bytes are visible to
-// every client when it returns, and durable with O_SYNC or O_DSYNC.
+// every client when it returns, and durable with O_SYNC or O_DSYNC. When ctx
+// ends after it began, the append completes in the background.
 func (f *File) Append(ctx context.Context, p []byte) (off int64, err error) {
 	if f.closed.Load() || !f.writable() {
 		return 0, f.fail("append", fserr.BadHandle)
@@ -20,34 +22,65 @@ func (f *File) Append(ctx context.Context, p []byte) (off int64, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	// What this client has written counts as being there: the server has to know
+	// of it before it says where the end is.
+	st := f.st
+	if err := st.flush(ctx, f.synchronous()); err != nil {
+		return 0, f.fail("append", err)
+	}
+	if err := st.ensureKnown(ctx); err != nil {
+		return 0, f.fail("append", err)
+	}
+	a := &appending{st: st, p: slices.Clone(p), cred: f.cred, sync: f.synchronous(), done: make(chan struct{})}
+	if !st.c.spawn(a.run) {
+		return 0, f.fail("append", fserr.NotConnected)
+	}
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return 0, f.fail("append", ctx.Err())
+	}
+	if a.err != nil {
+		return 0, f.fail("append", a.err)
+	}
+	return a.off, nil
+}
+
+// appending is an append under way. It does not depend on its caller's context:
+// a reservation that is never filled would hold back the appends of everybody.
+type appending struct {
+	st   *fileState
+	p    []byte
+	cred *canopyv1.Credential
+	sync bool
+
+	done chan struct{}
+	off  int64
+	err  error
+}
+
+func (a *appending) run() {
+	defer close(a.done)
 	for try := 0; ; try++ {
-		off, err := f.st.append(ctx, p, f.synchronous())
-		if fserr.KindOf(err) != fserr.OldEpoch {
-			if err != nil {
-				err = f.fail("append", err)
-			}
-			return off, err
+		a.off, a.err = a.once(a.st.c.ctx)
+		if fserr.KindOf(a.err) != fserr.OldEpoch {
+			return
 		}
 		// A truncation came in between: the reservation went with it.
-		if err := pause(ctx, time.Duration(min(try, 1))*backoff(try)); err != nil {
-			return 0, f.fail("append", err)
+		if err := pause(a.st.c.ctx, backoff(try)); err != nil {
+			a.err = err
+			return
 		}
 	}
 }
 
-// append reserves a range at the end, writes it and fills it in (PROTOCOLS J2).
-// An error OldEpoch means that the reservation is void.
-func (st *fileState) append(ctx context.Context, p []byte, sync bool) (int64, error) {
-	// What this client has written counts as being there: the server has to know
-	// of it before it says where the end is.
-	if err := st.flush(ctx, sync); err != nil {
-		return 0, err
-	}
-	if err := st.ensureKnown(ctx); err != nil {
-		return 0, err
-	}
-	res, err := st.ask(ctx, opReserveAppend, &canopyv1.Op{Call: &canopyv1.Op_ReserveAppend{
-		ReserveAppend: &canopyv1.ReserveAppendCall{Place: st.n.place(), Length: uint64(len(p))}}})
+// once reserves a range at the end, writes it and fills it in. An error OldEpoch
+// means that the reservation is void.
+func (a *appending) once(ctx context.Context) (int64, error) {
+	st := a.st
+	length := int64(len(a.p))
+	res, err := st.ask(ctx, opReserveAppend, &canopyv1.Op{Cred: a.cred, Call: &canopyv1.Op_ReserveAppend{
+		ReserveAppend: &canopyv1.ReserveAppendCall{Place: st.n.place(), Length: uint64(length)}}})
 	if err != nil {
 		return 0, err
 	}
@@ -55,41 +88,43 @@ func (st *fileState) append(ctx context.Context, p []byte, sync bool) (int64, er
 	st.mu.Lock()
 	file := st.file
 	st.mu.Unlock()
-	if res.Attr != nil && res.Attr.SizeEpoch != file.SizeEpoch {
+	if res.Attr == nil || res.Attr.SizeEpoch != file.SizeEpoch {
 		return 0, fserr.OldEpoch // another one has begun since the reservation
 	}
-	if _, err := st.c.data.WriteAt(ctx, file, p, off); err != nil {
-		return 0, st.refused(err, file.SizeEpoch)
+	_, err = st.c.data.WriteAt(ctx, file, a.p, off)
+	if err == nil && a.sync {
+		err = st.c.data.Sync(ctx, file, data.Range{Offset: off, Length: length})
 	}
-	st.c.metrics.written.Add(float64(len(p)))
-	if sync {
-		if err := st.c.data.Sync(ctx, file, data.Range{Offset: off, Length: int64(len(p))}); err != nil {
-			return 0, st.refused(err, file.SizeEpoch)
-		}
-	} else {
-		st.mu.Lock()
-		st.touched.add(off, off+int64(len(p)))
-		st.touched.bound(maxTouched)
-		st.mu.Unlock()
-	}
-	_, err = st.ask(ctx, opFillAppend, &canopyv1.Op{Call: &canopyv1.Op_FillAppend{FillAppend: &canopyv1.FillAppendCall{
-		Place: st.n.place(), Offset: uint64(off), Length: uint64(len(p)), SizeEpoch: file.SizeEpoch}}})
-	return off, err
-}
-
-// refused learns the new epoch if that is why the data servers refused.
-func (st *fileState) refused(err error, epoch uint64) error {
 	if fserr.KindOf(err) == fserr.OldEpoch {
-		st.refresh(epoch)
+		st.refresh(file.SizeEpoch)
+		return 0, err
 	}
-	return err
+	if err == nil {
+		st.c.metrics.written.Add(float64(length))
+		if !a.sync {
+			st.mu.Lock()
+			st.touched.add(off, off+length)
+			st.touched.bound(maxTouched)
+			st.mu.Unlock()
+		}
+	} else if ctx.Err() == nil {
+		st.c.logger.Error("an append failed and left zeros", "inode", st.n.ino, "offset", off, "bytes", length, "error", err)
+	}
+	// A range that could not be written is filled too, with zeros: what others
+	// append behind it must become visible.
+	_, fillErr := st.ask(ctx, opFillAppend, &canopyv1.Op{Cred: a.cred, Call: &canopyv1.Op_FillAppend{FillAppend: &canopyv1.FillAppendCall{
+		Place: st.n.place(), Offset: uint64(off), Length: uint64(length), SizeEpoch: file.SizeEpoch}}})
+	if err == nil {
+		err = fillErr
+	}
+	return off, err
 }
 
 // ask sends an operation on behalf of a handle and takes the attributes that
 // its answer carries.
 func (st *fileState) ask(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, error) {
 	asked := time.Now()
-	op.Subtree, op.Cred = uint64(st.n.subtreeID()), superuser
+	op.Subtree = uint64(st.n.subtreeID())
 	res, err := st.c.do(ctx, kind, op)
 	if res.GetAttr() != nil && (err == nil || errors.Is(err, fserr.OldEpoch)) {
 		st.n.movedTo(res.Place, res.Attr)

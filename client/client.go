@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -30,10 +31,10 @@ const (
 // Lock order: fileState.mu before flusher.mu, opens.mu before Inode.mu; all
 // others are leaves. None is held over I/O.
 type Client struct {
-	id       base.ClientID
-	identity identity
-	logger   *slog.Logger
-	seeds    []string
+	id     base.ClientID
+	caller wire.Caller
+	logger *slog.Logger
+	seeds  []string
 
 	ctx    context.Context // ends when Close has flushed
 	cancel context.CancelFunc
@@ -117,7 +118,7 @@ func newClient(cfg Config) (*Client, error) {
 	if c.logger == nil {
 		c.logger = slog.New(slog.DiscardHandler)
 	}
-	c.identity = newIdentity(c.id, cfg.Mount)
+	c.caller = identity(c.id, cfg.Mount)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	limit := cfg.WriteBufferBytes
 	if limit <= 0 {
@@ -133,12 +134,14 @@ func newClient(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c.env = linkEnv{routes: c.routes, nodes: c.nodes, seqs: c.seqs, metrics: c.metrics, logger: c.logger,
-		identity: c.identity, outgoing: c.outgoing, sessionAt: c.events.sessionAt}
+		caller: c.caller, outgoing: c.outgoing, sessionAt: c.events.sessionAt}
 	return c, nil
 }
 
 func (c *Client) outgoing(ctx context.Context) context.Context {
-	return c.identity.outgoing(ctx, c.ClusterID())
+	caller := c.caller
+	caller.Cluster = c.ClusterID()
+	return caller.Context(ctx)
 }
 
 // Close writes out all buffered bytes, closes the sessions and ends all

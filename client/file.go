@@ -15,7 +15,7 @@ import (
 type File struct {
 	st     *fileState
 	flags  uint32
-	kill   bool // writes clear set-id bits
+	cred   *canopyv1.Credential // of who opened it
 	seen   atomic.Uint64
 	closed atomic.Bool
 }
@@ -39,7 +39,7 @@ func (c *Client) Open(ctx context.Context, cred Cred, n *Inode, flags uint32) (*
 	if first {
 		c.opens.opened(n)
 	}
-	f := &File{st: st, flags: flags, kill: cred.UID != 0}
+	f := &File{st: st, flags: flags, cred: cred.wire()}
 	st.mu.Lock()
 	f.seen.Store(st.errs)
 	st.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 			flusher.budget.release(int64(len(piece)))
 			return done, f.fail("write", fserr.NotConnected)
 		}
-		st.buffer(piece, off+int64(done), f.kill)
+		st.buffer(piece, off+int64(done), f.cred.Uid != 0)
 		done += len(piece)
 	}
 	if f.synchronous() {

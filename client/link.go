@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
@@ -63,7 +64,7 @@ type linkEnv struct {
 	seqs     *sequencer
 	metrics  *metrics
 	logger   *slog.Logger
-	identity identity
+	caller   wire.Caller
 	outgoing func(context.Context) context.Context
 	// sessionAt is told at which node the link's open session is now.
 	sessionAt func(shard base.ShardID, at target)

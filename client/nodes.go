@@ -1,10 +1,8 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +10,6 @@ import (
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/internal/base"
@@ -39,22 +35,16 @@ func (n *nodes) get(address string) (*grpc.ClientConn, error) {
 	if conn := n.conns[address]; conn != nil {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	options := append(wire.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(
-			grpc.ForceCodecV2(wire.Codec()),
-			grpc.MaxCallRecvMsgSize(wire.MaxMessageBytes),
-			grpc.MaxCallSendMsgSize(wire.MaxMessageBytes)),
+		// A link has its own back-off and other nodes to ask; a node that is back
+		// should be found at once.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           grpcbackoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.3, MaxDelay: time.Second},
+			Backoff:           grpcbackoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.3, MaxDelay: 300 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
-		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithInitialWindowSize(1<<20),
-		grpc.WithInitialConnWindowSize(4<<20),
-	)
+		}))
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fserr.New(fserr.NotConnected, "connect "+address, err)
 	}
@@ -91,42 +81,11 @@ func parseAddresses(cluster string) ([]string, error) {
 	return all, nil
 }
 
-// identity is the gRPC metadata that every stream carries.
-type identity struct {
-	client base.ClientID
-	host   string
-	pid    uint32
-	mount  string
-}
-
-func newIdentity(client base.ClientID, mount string) identity {
+// identity returns what this process says about itself in every call.
+func identity(client base.ClientID, mount string) wire.Caller {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return identity{client: client, host: host, pid: uint32(os.Getpid()), mount: mount}
-}
-
-// outgoing adds the identity to ctx; cluster is empty until it is known.
-func (i identity) outgoing(ctx context.Context, cluster string) context.Context {
-	pairs := []string{
-		"canopy-client", i.client.String(),
-		"canopy-host", printable(i.host),
-		"canopy-pid", strconv.FormatUint(uint64(i.pid), 10),
-		"canopy-mount", printable(i.mount),
-	}
-	if cluster != "" {
-		pairs = append(pairs, "canopy-cluster", cluster)
-	}
-	return metadata.AppendToOutgoingContext(ctx, pairs...)
-}
-
-// printable replaces what gRPC metadata values may not have.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
+	return wire.Caller{Client: uint64(client), Host: host, PID: os.Getpid(), Mount: mount}
 }

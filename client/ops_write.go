@@ -27,9 +27,11 @@ func (c *Client) Create(ctx context.Context, cred Cred, dir *Inode, name string,
 }
 
 // CreateAnonymous makes and opens a file without a name (O_TMPFILE) on the file
-// system of dir. It goes when it is closed, unless it was linked.
+// system of dir. It goes when it is closed, unless Link gave it a name, which
+// O_EXCL in flags forbids.
 func (c *Client) CreateAnonymous(ctx context.Context, cred Cred, dir *Inode, mode, flags uint32) (Created, error) {
-	return c.create(ctx, cred, dir, flags, &canopyv1.CreateCall{Dir: uint64(dir.ino), Mode: mode & 0o7777, Anonymous: true})
+	return c.create(ctx, cred, dir, flags, &canopyv1.CreateCall{Dir: uint64(dir.ino), Mode: mode & 0o7777,
+		Anonymous: true, Exclusive: flags&syscall.O_EXCL != 0})
 }
 
 func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32, call *canopyv1.CreateCall) (Created, error) {

@@ -208,7 +208,7 @@ func (l *link) ensureSession(ctx context.Context, stream canopyv1.Metadata_Opera
 	}
 	for attempt := 0; ; attempt++ {
 		result, err := l.ask(ctx, stream, &canopyv1.Op{Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{
-			Host: l.env.identity.host, Pid: l.env.identity.pid, Mount: l.env.identity.mount}}}, opOpenSession)
+			Host: l.env.caller.Host, Pid: uint32(l.env.caller.PID), Mount: l.env.caller.Mount}}}, opOpenSession)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/canopyfs/canopy/client/data"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+func metadataValue(ctx context.Context, key string) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if v := md.Get(key); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// memData is a data plane in memory, shared by the clients of a test. It keeps
+// size epochs and cuts as data servers do (PROTOCOLS J1).
+type memData struct {
+	mu     sync.Mutex
+	files  map[base.DataID]*memFile
+	writes int
+	fail   func(op string, f data.File, off, n int64) error // asked before each call; may block
+	log    func(event string)
+}
+
+type memFile struct {
+	b       []byte
+	durable []byte
+	epoch   uint64
+}
+
+func newMemData() *memData { return &memData{files: map[base.DataID]*memFile{}} }
+
+func (d *memData) check(ctx context.Context, op string, f data.File, off, n int64) error {
+	d.mu.Lock()
+	fail, log := d.fail, d.log
+	d.mu.Unlock()
+	if log != nil {
+		log(op)
+	}
+	if fail != nil {
+		if err := fail(op, f, off, n); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// fileLocked returns the file after it has learned the cuts of the request.
+func (d *memData) fileLocked(f data.File) *memFile {
+	m := d.files[f.ID]
+	if m == nil {
+		m = &memFile{epoch: f.SizeEpoch}
+		d.files[f.ID] = m
+	}
+	for _, c := range f.Cuts {
+		if c.SizeEpoch > m.epoch {
+			m.b = m.b[:min(uint64(len(m.b)), c.Size)]
+		}
+	}
+	m.epoch = max(m.epoch, f.SizeEpoch)
+	return m
+}
+
+func (d *memData) WriteAt(ctx context.Context, f data.File, p []byte, off int64) (uint64, error) {
+	if err := d.check(ctx, "write", f, off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	if f.SizeEpoch < m.epoch {
+		return 0, fserr.OldEpoch
+	}
+	d.writes++
+	before := len(m.b)
+	if need := int(off) + len(p); need > len(m.b) {
+		m.b = append(m.b, make([]byte, need-len(m.b))...)
+	}
+	copy(m.b[off:], p)
+	return uint64(len(m.b) - before), nil
+}
+
+func (d *memData) ReadAt(ctx context.Context, f data.File, p []byte, off int64) (int, error) {
+	if err := d.check(ctx, "read", f, off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	clear(p)
+	if off < int64(len(m.b)) {
+		copy(p, m.b[off:])
+	}
+	return len(p), nil
+}
+
+func (d *memData) Sync(ctx context.Context, f data.File, _ ...data.Range) error {
+	if err := d.check(ctx, "sync", f, 0, 0); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	if f.SizeEpoch < m.epoch {
+		return fserr.OldEpoch
+	}
+	m.durable = bytes.Clone(m.b)
+	return nil
+}
+
+func (d *memData) Close() error { return nil }
+
+func (d *memData) setFail(fail func(op string, f data.File, off, n int64) error) {
+	d.mu.Lock()
+	d.fail = fail
+	d.mu.Unlock()
+}
+
+// bytes returns what is stored of a file.
+func (d *memData) bytes(n *Inode) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.files[base.DataID(n.ino)]; m != nil {
+		return bytes.Clone(m.b)
+	}
+	return nil
+}
