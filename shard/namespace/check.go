@@ -99,14 +99,42 @@ func (c *checker) scanKind(kind schema.Kind, fn func(key, value []byte) error) e
 	return c.r.Scan(lo, hi, func(key, value []byte) (bool, error) { return true, fn(key, value) })
 }
 
-func (c *checker) scanOrphans() error {
-	return c.scanKind(schema.KindOrphan, func(key, value []byte) error {
-		if !schema.IsSelf(key) {
+// scanOwners calls fn for the keys of a kind that can own xattrs. fn returns how
+// many bytes of xattr names there must be: the xattrs follow their owner.
+func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (uint32, error)) error {
+	var owner []byte
+	var want, have uint32
+	settle := func() {
+		if want != have {
+			c.sum.Problems++
+			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("its count of xattr names is %d bytes, the names have %d", want, have)})
+		}
+	}
+	err := c.scanKind(kind, func(key, value []byte) error {
+		if name, ok := schema.XattrOf(owner, key); ok {
+			have += uint32(len(name)) + 1
 			return nil
 		}
+		if !schema.IsSelf(key) {
+			c.sum.Problems++
+			c.report(Finding{"3", schema.Format(key), "it belongs to nothing"})
+			return nil
+		}
+		settle()
+		owner, have = bytes.Clone(key), 0
+		var err error
+		want, err = fn(key, value)
+		return err
+	})
+	settle()
+	return err
+}
+
+func (c *checker) scanOrphans() error {
+	return c.scanOwners(schema.KindOrphan, func(key, value []byte) (uint32, error) {
 		o, err := schema.DecodeOrphan(value)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		number, _, _ := schema.InoOf(key)
 		ino := base.Ino(number)
@@ -115,18 +143,18 @@ func (c *checker) scanOrphans() error {
 		if o.Inode != nil && (o.Inode.Nlink != 0 || o.Inode.Ino != ino) {
 			c.problem("3", ino, "an orphan has number %d and link count %d", o.Inode.Ino, o.Inode.Nlink)
 		}
-		return nil
+		if o.Inode == nil {
+			return 0, nil
+		}
+		return o.Inode.XattrNames, nil
 	})
 }
 
 func (c *checker) scanHeaders() error {
-	err := c.scanKind(schema.KindHeader, func(key, value []byte) error {
-		if !schema.IsSelf(key) {
-			return nil
-		}
+	err := c.scanOwners(schema.KindHeader, func(key, value []byte) (uint32, error) {
 		h, err := schema.DecodeHeader(value)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		number, _, _ := schema.InoOf(key)
 		if h.Ino != base.Ino(number) {
@@ -141,7 +169,7 @@ func (c *checker) scanHeaders() error {
 		if !h.Removed {
 			c.counted.Directories++
 		}
-		return nil
+		return h.XattrNames, nil
 	})
 	if err == nil && c.dirs[c.root] == nil {
 		c.problem("2", c.root, "the subtree's root has no header")
@@ -156,20 +184,20 @@ func (c *checker) scanDentries() error {
 		e   *schema.Dentry
 	}
 	var children []child
-	err := c.scanKind(schema.KindDentry, func(key, value []byte) error {
-		if !schema.IsDentrySelf(key) {
-			return nil
-		}
+	err := c.scanOwners(schema.KindDentry, func(key, value []byte) (uint32, error) {
 		e, err := schema.DecodeDentry(value)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		dir, at, _ := schema.InoOf(key)
 		if e.Kind == schema.Directory {
 			children = append(children, child{base.Ino(dir), e})
 		}
 		c.dentry(base.Ino(dir), base.Cookie(at), e)
-		return nil
+		if e.Kind != schema.Embedded {
+			return 0, nil
+		}
+		return e.Inode.XattrNames, nil
 	})
 	if err != nil {
 		return err
@@ -293,20 +321,17 @@ func (c *checker) reaches(ino base.Ino) bool {
 }
 
 func (c *checker) scanRecords() error {
-	err := c.scanKind(schema.KindInode, func(key, value []byte) error {
-		if !schema.IsSelf(key) {
-			return nil
-		}
+	err := c.scanOwners(schema.KindInode, func(key, value []byte) (uint32, error) {
 		n, err := schema.DecodeInode(value)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		c.file(n)
 		if have := c.links[n.Ino]; n.Nlink == 0 || have != n.Nlink {
 			c.problem("3", n.Ino, "its link count is %d, its names are %d", n.Nlink, have)
 		}
 		delete(c.links, n.Ino)
-		return nil
+		return n.XattrNames, nil
 	})
 	for ino, names := range c.links {
 		c.problem("2", ino, "%d names refer to it, but it has no record", names)

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/canopyfs/canopy/internal/base"
@@ -222,10 +223,20 @@ func IsSubtreeKey(key []byte) bool {
 	return len(key) == prefixBytes && Kind(key[16]) == KindSubtree && binary.BigEndian.Uint64(key[8:]) != 0
 }
 
-// IsSelf reports whether a header, inode or orphan key is of PartSelf.
-func IsSelf(key []byte) bool { return len(key) == prefixBytes+9 && key[prefixBytes+8] == PartSelf }
+// IsSelf reports whether a header, dentry, inode or orphan key is of PartSelf.
+func IsSelf(key []byte) bool {
+	n := prefixBytes + 9
+	if len(key) > 16 && Kind(key[16]) == KindDentry {
+		n += 8
+	}
+	return len(key) == n && key[n-1] == PartSelf
+}
 
-// IsDentrySelf reports whether a dentry key is of PartSelf.
-func IsDentrySelf(key []byte) bool {
-	return len(key) == prefixBytes+17 && key[prefixBytes+16] == PartSelf
+// XattrOf returns the attribute's name if key is of an xattr of the owner.
+func XattrOf(owner, key []byte) (name []byte, ok bool) {
+	n := len(owner)
+	if n == 0 || len(key) <= n || key[n-1] != PartXattr || !bytes.Equal(key[:n-1], owner[:n-1]) {
+		return nil, false
+	}
+	return key[n:], true
 }
