@@ -28,7 +28,15 @@ func (g *Group) Release(ctx context.Context) error {
 	g.mu.Unlock()
 	g.tellHolder()
 	g.poke()
-	return g.waitFor(ctx, "release", func() bool { return g.epoch == 0 })
+	if err := g.waitFor(ctx, "release", func() bool { return g.epoch == 0 }); err != nil {
+		return err
+	}
+	// A replica does not campaign while it has something committed to apply, so a
+	// transfer under load can fail. Now the log is quiet. As long as this replica
+	// leads nobody can take the lease.
+	for g.isLeader() && ctx.Err() == nil && g.transferLeadership(ctx) {
+	}
+	return nil
 }
 
 // Resume ends what Release began.
@@ -40,10 +48,11 @@ func (g *Group) Resume() {
 	g.poke()
 }
 
-// transferLeadership tries each other replica once, until one leads.
-func (g *Group) transferLeadership(ctx context.Context) {
+// transferLeadership tries each other replica once, until one leads; false: there
+// is no other.
+func (g *Group) transferLeadership(ctx context.Context) bool {
 	if !g.isLeader() {
-		return
+		return true
 	}
 	members, _ := g.host.membership(g.cfg.Shard)
 	var others []base.ReplicaID
@@ -62,9 +71,10 @@ func (g *Group) transferLeadership(ctx context.Context) {
 		err := g.waitFor(wait, "transfer", func() bool { return !g.isLeader() && g.leader.Load() != 0 })
 		cancel()
 		if err == nil || ctx.Err() != nil {
-			return
+			break
 		}
 	}
+	return len(others) > 0
 }
 
 // waitFor returns when done, which is called under mu, says so.
