@@ -5,11 +5,20 @@ package dataserver
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/canopyfs/canopy/internal/fserr"
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/data/link"
+	"github.com/canopyfs/canopy/client/data/poolmap"
+	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/service"
 )
 
 // Config says where the bytes lie and who is who.
@@ -27,6 +36,7 @@ type Config struct {
 	// QueuedBytes bounds the payload of requests in memory; 0: 128 MiB.
 	QueuedBytes int64
 
+	Clock      Clock // nil: BootClock
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
@@ -35,7 +45,134 @@ type Config struct {
 	Ready func(server uint64, address, httpAddress string)
 }
 
+// Default settings.
+const (
+	DefaultWorkers     = 32
+	DefaultQueuedBytes = 128 << 20
+	// maxRecoveries bounds the placement groups that are recovered at a time.
+	maxRecoveries = 4
+)
+
+func withDefaults(c Config) (Config, error) {
+	if c.Workers == 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.QueuedBytes == 0 {
+		c.QueuedBytes = DefaultQueuedBytes
+	}
+	if c.Clock == nil {
+		c.Clock = BootClock
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registerer == nil {
+		c.Registerer = prometheus.NewRegistry()
+	}
+	switch {
+	case c.DataDir == "":
+		return c, errors.New("dataserver: no data directory is given")
+	case len(c.LayoutServices) == 0:
+		return c, errors.New("dataserver: no layout service is given")
+	case c.Workers < 1 || c.QueuedBytes < maxWriteBytes:
+		return c, fmt.Errorf("dataserver: want at least one worker and %d queued bytes, not %d and %d", maxWriteBytes, c.Workers, c.QueuedBytes)
+	}
+	return c, nil
+}
+
 // Run serves until ctx is done, then stops gracefully and returns nil.
-func Run(ctx context.Context, config Config) error {
-	return fserr.New(fserr.Internal, "dataserver", nil)
+func Run(ctx context.Context, config Config) (err error) {
+	config, err = withDefaults(config)
+	if err != nil {
+		return err
+	}
+	store, err := chunkstore.Open(config.DataDir, chunkstore.Options{Logger: config.Logger})
+	if err != nil {
+		return fmt.Errorf("dataserver: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	front, err := service.New(service.Config{
+		Name: "dataserver", Listen: config.Listen, HTTPListen: config.HTTPListen,
+		Cluster: func() string { return store.Identity().Cluster }, Logger: config.Logger,
+		Registerer: config.Registerer, Gatherer: config.Gatherer,
+	})
+	if err != nil {
+		return err
+	}
+	s, err := newServer(config, store, front)
+	if err != nil {
+		front.Stop(ctx)
+		return err
+	}
+	canopyv1.RegisterDataServer(front.GRPC(), s)
+	return s.serve(ctx)
+}
+
+func newServer(config Config, store *chunkstore.Store, front *service.Server) (*server, error) {
+	s := &server{
+		config: config, logger: config.Logger, store: store, front: front,
+		lease:         &lease{clock: config.Clock},
+		clients:       newIntake(config.Workers, config.QueuedBytes/2),
+		replicas:      newIntake(config.Workers, config.QueuedBytes/2),
+		groups:        map[groupKey]*group{},
+		recoverySlots: make(chan struct{}, maxRecoveries),
+	}
+	var err error
+	if s.metrics, err = newMetrics(config.Registerer, s); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.watcher = poolmap.Watch(poolmap.Config{
+		Addresses: func() []string { return config.LayoutServices },
+		Cluster:   store.Identity().Cluster, Caller: s.caller, Logger: config.Logger,
+	})
+	s.peers = &peers{watcher: s.watcher, caller: s.caller, links: map[base.NodeID]*link.Link{}}
+	s.member = s.newMembership()
+	return s, nil
+}
+
+// serve runs until ctx is done or the layout service refuses this server.
+func (s *server) serve(ctx context.Context) error {
+	s.front.Serve()
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.member.run(running, s.registered) })
+	group.Go(func() error { s.follow(running); return nil })
+	group.Go(func() error {
+		ended := make(chan error, 1)
+		group.Go(func() error { ended <- s.front.Wait(); return nil })
+		select {
+		case err := <-ended:
+			return err
+		case <-running.Done():
+			return nil
+		}
+	})
+	<-running.Done()
+	s.stopping()
+	s.front.Stop(context.WithoutCancel(ctx))
+	s.cancel()
+	s.handlers.Wait()
+	err := group.Wait()
+	s.groupRuns.Wait()
+	s.watcher.Close()
+	s.peers.close()
+	s.member.close()
+	return err
+}
+
+// registered is called with each answer to a registration, before the lease
+// counts.
+func (s *server) registered(answer *canopyv1.RegisterServerResponse) error {
+	if err := s.store.Join(answer.Cluster, base.NodeID(answer.Server)); err != nil {
+		return err
+	}
+	s.logger.Info("registered", "cluster", answer.Cluster, "server", answer.Server, "incarnation", s.store.Identity().Incarnation,
+		"lease", time.Duration(answer.LeaseMs)*time.Millisecond)
+	s.front.SetServing(true)
+	s.ready.Do(func() {
+		if s.config.Ready != nil {
+			s.config.Ready(answer.Server, s.front.Addr(), s.front.HTTPAddr())
+		}
+	})
+	return nil
 }

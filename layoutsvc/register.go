@@ -3,6 +3,7 @@ package layoutsvc
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 
@@ -30,7 +31,11 @@ func (s *instance) RegisterServer(ctx context.Context, r *canopyv1.RegisterServe
 	}
 	id, err := t.register(ctx, r)
 	if err != nil {
-		s.logger.Warn("a data server cannot register", "server", r.Server, "address", r.Address, "error", err)
+		level := slog.LevelWarn
+		if fserr.KindOf(err) == fserr.NotReady {
+			level = slog.LevelDebug // it tries again soon
+		}
+		s.logger.Log(ctx, level, "a data server cannot register", "server", r.Server, "address", r.Address, "error", err)
 		return &canopyv1.RegisterServerResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
 	}
 	if t.lost() {
@@ -65,18 +70,24 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 		}
 		id = base.NodeID(fresh)
 	}
-	if err := t.record(ctx, id, r); err != nil {
-		return 0, err
-	}
-	if err := t.exclude(ctx, id, false); err != nil {
-		return 0, err
+	if known := data.Servers[id].Value; known == nil || known.Incarnation != r.Incarnation {
+		t.hear(id)
+		if other := t.awaits(id); other != 0 {
+			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may be alive: waiting for it or for the end of its lease", other))
+		}
+		if err := t.record(ctx, id, r); err != nil {
+			return 0, err
+		}
+		if err := t.exclude(ctx, id, false); err != nil {
+			return 0, err
+		}
 	}
 	if err := t.ensurePool(ctx); err != nil {
 		return 0, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.servers[id] = &lease{incarnation: r.Incarnation, until: time.Now().Add(t.s.config.ServerLease + leaseMargin)}
+	t.servers[id] = &lease{incarnation: r.Incarnation, heard: true, until: time.Now().Add(t.s.config.ServerLease + leaseMargin)}
 	t.wakeLocked()
 	return id, nil
 }
@@ -193,6 +204,7 @@ func (t *term) renew(ctx context.Context, r *canopyv1.HeartbeatServerRequest) er
 		t.mu.Unlock()
 		return fserr.New(fserr.SessionExpired, "heartbeat", fmt.Errorf("server %d must register", id))
 	}
+	l.heard = true
 	l.until = now.Add(t.s.config.ServerLease + leaseMargin)
 	l.adopted = max(l.adopted, r.MapRevision)
 	write := !known.Value.Alive || farApart(known.Value.FreeBytes, r.FreeBytes, r.TotalBytes) ||

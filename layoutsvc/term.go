@@ -33,6 +33,7 @@ type term struct {
 type lease struct {
 	incarnation uint64
 	until       time.Time // it may serve until then, margin included
+	heard       bool      // in this term
 	adopted     uint64    // revision of the pool map that it serves by
 	reportedAt  time.Time // when its usage was written last
 }
@@ -140,17 +141,14 @@ func (t *term) expire(ctx context.Context) error {
 	t.mu.Unlock()
 	var errs []error
 	for _, id := range gone {
-		if server, ok := t.s.store.Data().Servers[id]; ok && server.Value.Alive {
-			t.s.logger.Warn("a data server's lease ran out", "server", id)
-			t.s.metrics.expired.Inc()
-			errs = append(errs, t.exclude(ctx, id, true))
-		}
+		errs = append(errs, t.exclude(ctx, id, true))
 	}
 	return errors.Join(errs...)
 }
 
-// exclude takes a server out of all in-sync sets where it is not the last. With
-// dead it is also recorded as not alive, unless its lease was renewed meanwhile.
+// exclude takes a server out of the in-sync sets where another member remains
+// that is not overdue itself. With dead it is also recorded as not alive, unless
+// its lease was renewed meanwhile.
 func (t *term) exclude(ctx context.Context, id base.NodeID, dead bool) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
@@ -160,7 +158,7 @@ func (t *term) exclude(ctx context.Context, id base.NodeID, dead bool) error {
 	data := t.s.store.Data()
 	for key, pg := range data.PGs {
 		next := without(pg.Value, id)
-		if next == nil {
+		if next == nil || !t.anyServes(next.InSync) {
 			continue
 		}
 		if _, err := t.s.store.PutPG(ctx, t.lead, key.Pool, next, pg.Revision); err != nil {
@@ -169,13 +167,56 @@ func (t *term) exclude(ctx context.Context, id base.NodeID, dead bool) error {
 		t.s.metrics.epochs.Inc()
 	}
 	server, ok := data.Servers[id]
-	if !dead || !ok {
+	if !dead || !ok || !server.Value.Alive {
 		return nil
 	}
+	t.s.logger.Warn("a data server's lease ran out", "server", id)
+	t.s.metrics.expired.Inc()
 	next := proto.CloneOf(server.Value)
 	next.Alive = false
 	_, err := t.s.store.PutServer(ctx, t.lead, next, server.Revision)
 	return err
+}
+
+// anyServes reports whether one of the servers has a lease.
+func (t *term) anyServes(ids []uint64) bool {
+	for _, id := range ids {
+		if t.serves(base.NodeID(id)) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaits returns a server that shares an in-sync set with this one and may be
+// alive without that this term knows: until it is heard or its lease is over,
+// nobody can say which of the two has all the bytes.
+func (t *term) awaits(id base.NodeID) base.NodeID {
+	now := time.Now()
+	data := t.s.store.Data()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, pg := range data.PGs {
+		if without(pg.Value, id) == nil {
+			continue
+		}
+		for _, m := range pg.Value.InSync {
+			other := base.NodeID(m)
+			if l := t.servers[other]; other != id && l != nil && !l.heard && now.Before(l.until) {
+				return other
+			}
+		}
+	}
+	return 0
+}
+
+// hear notes that a server that has no lease tries to register.
+func (t *term) hear(id base.NodeID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.servers[id]; l != nil {
+		l.heard = true
+	}
 }
 
 func (t *term) overdue(id base.NodeID) bool {

@@ -151,14 +151,23 @@ func (s *Store) syncColumn(c *column) error {
 	return nil
 }
 
-// SizeEpoch returns the epoch that the column knows, 0 if it does not exist.
-func (s *Store) SizeEpoch(key Key) (uint64, error) {
+// SyncAll makes everything in the store durable.
+func (s *Store) SyncAll() error {
+	if err := s.fs.SyncAll(s.dir); err != nil {
+		return ioError("sync", Key{}, err)
+	}
+	return nil
+}
+
+// Size returns the column's size in bytes and its size epoch, zeros if it does
+// not exist.
+func (s *Store) Size(key Key) (sizeBytes, sizeEpoch uint64, err error) {
 	c, err := s.acquire(key, false, 0)
 	if err != nil || c == nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer s.unref(c)
-	return c.epoch.Load(), nil
+	return c.size.Load(), c.epoch.Load(), nil
 }
 
 // Usage returns the size of the disk and what may still be written.

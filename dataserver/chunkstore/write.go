@@ -193,7 +193,9 @@ func (c *column) sumsOf(w *Write, length, first, end uint64, old []byte) ([]uint
 		if block == nil {
 			block = make([]byte, BlockBytes)
 		}
-		if err := c.readBlock(block, first+uint64(i), getEntry(old, i)); err != nil {
+		if w.Repair && lo == 0 && start+hi >= c.size.Load() {
+			clear(block) // the column's last block, whatever it was
+		} else if err := c.readBlock(block, first+uint64(i), getEntry(old, i)); err != nil {
 			return nil, err
 		}
 		in.copy(block[lo:hi])

@@ -1,0 +1,200 @@
+package dataserver
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// patiently repeats what fails because the member is behind or its connection
+// broke, for a while.
+func (g *group) patiently(ctx context.Context, do func() error) error {
+	for until := time.Now().Add(replicaPatience); ; {
+		err := do()
+		switch fserr.KindOf(err) {
+		case fserr.NotReady, fserr.Busy, fserr.OldEpoch:
+		default:
+			return err
+		}
+		if time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-time.After(replicaRetry + rand.N(replicaRetry)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// syncColumn makes a member's column what it is here. Ranges are locked one by
+// one while they are compared and copied, so that changes of others go on.
+func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.NodeID) error {
+	for drop := false; ; drop = true {
+		again, err := g.syncColumnOnce(ctx, key, id, drop)
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// syncColumnOnce compares and copies. again is true if the member has blocks
+// where here is a hole: then its column must be dropped first.
+func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool) (again bool, err error) {
+	done, err := g.syncShape(ctx, key, id, drop)
+	if done || err != nil {
+		return false, err
+	}
+	for first := uint64(0); ; first += copyBlocks {
+		more, again, err := g.syncRange(ctx, key, id, first)
+		if err != nil || again {
+			return again, err
+		}
+		if !more {
+			return false, nil
+		}
+	}
+}
+
+// syncShape settles existence, size epoch and surplus of the member's column
+// under the whole column's lock. done: nothing is left to compare.
+func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool) (done bool, err error) {
+	release, err := g.locks.acquire(ctx, key, 0, rangelock.All, true)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if g.s.store.Deleted(key) {
+		return true, g.deleteThere(ctx, id, key, held{})
+	}
+	here, exists, err := g.s.store.Stat(key, true)
+	if err != nil {
+		return false, err
+	}
+	if exists && here.Digest == 0 {
+		return false, fserr.New(fserr.IO, "compare", fmt.Errorf("%s cannot be read here", key))
+	}
+	there, found, err := g.statThere(ctx, id, key)
+	if err != nil {
+		return false, err
+	}
+	if there.Tombstone {
+		return true, g.s.store.Delete(key)
+	}
+	if exists && found && here.Digest == there.Digest {
+		return true, nil
+	}
+	if found && (drop || !exists || there.Digest == 0 || there.SizeEpoch > here.SizeEpoch || there.Size > here.SizeBytes) {
+		err := g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}}, nil)
+		if err != nil {
+			return false, err
+		}
+		found = false
+	}
+	if !exists {
+		return true, nil
+	}
+	if found && there.SizeEpoch < here.SizeEpoch || here.SizeBytes == 0 {
+		return here.SizeBytes == 0, g.tell(ctx, id, key, &canopyv1.DataRequest{
+			SizeEpoch: here.SizeEpoch,
+			Cuts:      []*canopyv1.Cut{{SizeEpoch: here.SizeEpoch, Size: here.SizeBytes}},
+			Call:      &canopyv1.DataRequest_Cut{Cut: &canopyv1.CutCall{}},
+		}, nil)
+	}
+	return false, nil
+}
+
+// statThere returns what the member knows of the column.
+func (g *group) statThere(ctx context.Context, id base.NodeID, key chunkstore.Key) (info *canopyv1.ColumnInfo, found bool, err error) {
+	response, err := g.ask(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_ListColumns{
+		ListColumns: &canopyv1.ListColumnsCall{Max: 1, Digest: true, DataId: uint64(key.Data)},
+	}}, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	defer response.Free()
+	for _, c := range response.Columns {
+		if c.Tombstone || keyOf(c.Column) == key {
+			return c, !c.Tombstone, nil
+		}
+	}
+	return &canopyv1.ColumnInfo{}, false, nil
+}
+
+// syncRange compares and copies one range of blocks under its lock.
+func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeID, first uint64) (more, again bool, err error) {
+	lo, hi := first*chunkstore.BlockBytes, (first+copyBlocks)*chunkstore.BlockBytes
+	release, err := g.locks.acquire(ctx, key, lo, hi, true)
+	if err != nil {
+		return false, false, err
+	}
+	defer release()
+	size, epoch, err := g.s.store.Size(key)
+	if err != nil || size <= lo {
+		return false, false, err
+	}
+	blocks := min(copyBlocks, (size-lo+chunkstore.BlockBytes-1)/chunkstore.BlockBytes)
+	here, err := g.s.store.Sums(key, first, blocks)
+	if err != nil {
+		return false, false, err
+	}
+	there, err := g.sumsThere(ctx, id, key, first, blocks)
+	if err != nil {
+		return false, false, err
+	}
+	for i := uint64(0); i < blocks; {
+		j := i
+		for j < blocks && here[j] != there[j] {
+			if here[j] == 0 {
+				return false, true, nil
+			}
+			j++
+		}
+		if j > i {
+			offset := (first + i) * chunkstore.BlockBytes
+			length := min((first+j)*chunkstore.BlockBytes, size) - offset
+			if err := g.copyRange(ctx, key, id, offset, length, epoch); err != nil {
+				return false, false, err
+			}
+		}
+		i = j + 1
+	}
+	return size > hi, false, nil
+}
+
+// copyRange sends bytes from here to the member.
+func (g *group) copyRange(ctx context.Context, key chunkstore.Key, id base.NodeID, offset, length, epoch uint64) error {
+	payload, crc, err := readPayload(g.s.store, key, offset, length, 0, nil)
+	if err != nil {
+		return err
+	}
+	g.s.metrics.recovered.Add(float64(payload.Len()))
+	return g.tell(ctx, id, key, &canopyv1.DataRequest{
+		SizeEpoch: epoch,
+		Call:      &canopyv1.DataRequest_Write{Write: &canopyv1.WriteCall{Offset: offset, Crc32C: crc, Repair: true}},
+	}, payload)
+}
+
+// readPayload reads from the store into memory of the pool that gRPC uses.
+func readPayload(store *chunkstore.Store, key chunkstore.Key, offset, length, sizeEpoch uint64, cuts []*canopyv1.Cut) (mem.BufferSlice, uint32, error) {
+	pool := mem.DefaultBufferPool()
+	buffer := pool.Get(chunkstore.BufferBytes(offset, length))
+	data, crc, err := store.Read(key, offset, length, sizeEpoch, cuts, *buffer)
+	if err != nil || len(data) == 0 {
+		pool.Put(buffer)
+		return nil, crc, err
+	}
+	whole := mem.NewBuffer(buffer, pool)
+	defer whole.Free()
+	skip := int(offset % chunkstore.BlockBytes)
+	return mem.BufferSlice{whole.Slice(skip, skip+len(data))}, crc, nil
+}

@@ -1,0 +1,337 @@
+package dataserver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/data/link"
+	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
+)
+
+// Bounds of one request.
+const (
+	maxReadBytes  = 4 << 20
+	maxWriteBytes = 4 << 20
+	maxSumBlocks  = 1 << 16
+	maxListed     = 4096
+)
+
+// execute does one request. The response is set if err is nil.
+func (s *server) execute(ctx context.Context, r *link.Request) (*link.Response, error) {
+	if r.Column == nil || r.Call == nil {
+		return nil, fserr.New(fserr.Malformed, "data", errors.New("a request names a column and a call"))
+	}
+	g := s.group(keyOf(r.Column))
+	if g == nil {
+		return nil, s.notMine(r)
+	}
+	key := keyOf(r.Column)
+	if r.FromPrimary {
+		return g.executeReplica(ctx, key, r)
+	}
+	switch r.Call.(type) {
+	case *canopyv1.DataRequest_Write:
+		return g.clientWrite(ctx, key, r)
+	case *canopyv1.DataRequest_Read:
+		return g.clientRead(ctx, key, r)
+	case *canopyv1.DataRequest_Sync:
+		return g.clientSync(ctx, key, r)
+	case *canopyv1.DataRequest_Cut:
+		return g.clientCut(ctx, key, r)
+	case *canopyv1.DataRequest_Delete:
+		// Every member is told by itself, whatever the epoch (PROTOCOLS H3).
+		return g.delete(key)
+	}
+	return nil, fserr.New(fserr.Permission, "data", fmt.Errorf("%T is for the members of a placement group", r.Call))
+}
+
+// notMine refuses a request for a group that this server is no member of, as
+// far as it knows.
+func (s *server) notMine(r *link.Request) error {
+	m := s.watcher.Current()
+	if m == nil {
+		return fserr.New(fserr.NotReady, "data", errors.New("this server has no pool map yet"))
+	}
+	key := keyOf(r.Column)
+	if pg := m.PG(key.Pool, key.PG); pg != nil && pg.Epoch > r.PgEpoch {
+		return &epochError{pg.Epoch, r.PgEpoch}
+	}
+	return fserr.New(fserr.NotReady, "data", fmt.Errorf("this server is no member of pg %d.%d", key.Pool, key.PG))
+}
+
+func ok() *link.Response { return &link.Response{DataResponse: &canopyv1.DataResponse{}} }
+
+// checkRange refuses what no column can have.
+func checkRange(key chunkstore.Key, offset, length, limit uint64) error {
+	if key.Data == 0 || length > limit || offset > stripe.MaxFileBytes || offset+length > stripe.MaxFileBytes {
+		return fserr.New(fserr.Malformed, "data", fmt.Errorf("%s, range [%d, +%d)", key, offset, length))
+	}
+	return nil
+}
+
+// storeWrite is the write of this server's own copy.
+func (g *group) storeWrite(key chunkstore.Key, r *link.Request) (uint64, error) {
+	w := r.GetWrite()
+	allocated, err := g.s.store.Write(key, chunkstore.Write{
+		Offset: w.Offset, Parts: parts(r.Payload), CRC: w.Crc32C, SizeEpoch: r.SizeEpoch, Cuts: r.Cuts, Repair: w.Repair,
+	})
+	if err == nil && w.Sync {
+		err = g.s.store.Sync(key)
+	}
+	return allocated, err
+}
+
+func (g *group) clientWrite(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	w := r.GetWrite()
+	length := uint64(r.Payload.Len())
+	if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
+		return nil, err
+	}
+	if w.Repair || r.Client == 0 || r.Seq == 0 {
+		return nil, fserr.New(fserr.Malformed, "write", errors.New("a client's write has a client, a sequence, and is no repair"))
+	}
+	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
+		return nil, err
+	}
+	id := writeID{r.Client, r.Incarnation, r.Seq, r.Floor}
+	mine, join, was, err := g.sessions.begin(id, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if join != nil {
+		select {
+		case <-join.finished:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		was.allocated, err = join.allocated, join.err
+	}
+	if mine != nil {
+		lo := w.Offset - w.Offset%chunkstore.BlockBytes
+		hi := w.Offset + length + chunkstore.BlockBytes - 1
+		was.allocated, err = g.replicate(ctx, &change{
+			key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r,
+			local: func() (uint64, error) { return g.storeWrite(key, r) },
+		})
+		g.sessions.end(id, mine, was.allocated, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	response := ok()
+	response.AllocatedBytes = was.allocated
+	return response, nil
+}
+
+// clientCut makes the column know its cuts, on all members, durably.
+func (g *group) clientCut(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	if err := checkRange(key, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
+		return nil, err
+	}
+	_, err := g.replicate(ctx, &change{
+		key: key, lo: 0, hi: rangelock.All, request: r,
+		local: func() (uint64, error) { return 0, g.s.store.Cut(key, r.SizeEpoch, r.Cuts) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ok(), nil
+}
+
+// clientSync makes the column durable on all members. It changes nothing, so it
+// needs no lock and no place in the log.
+func (g *group) clientSync(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	if err := checkRange(key, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
+		return nil, err
+	}
+	targets := g.targets()
+	errs := make(chan error, len(targets))
+	for _, id := range targets {
+		go func() { errs <- g.forward(ctx, id, r, 0, 0) }()
+	}
+	local := g.s.store.Sync(key)
+	var remote error
+	for range targets {
+		remote = errors.Join(remote, <-errs)
+	}
+	if local != nil {
+		return nil, g.mendSync(ctx, local)
+	}
+	if remote != nil {
+		return nil, remote
+	}
+	return ok(), nil
+}
+
+// mendSync hands over to a member whose disk works.
+func (g *group) mendSync(ctx context.Context, cause error) error {
+	pg, _, _ := g.state()
+	if !g.leads(pg) || len(pg.InSync) == 1 {
+		return cause
+	}
+	if err := g.reportOut(ctx, pgSelf(g), cause); err != nil {
+		return errors.Join(cause, err)
+	}
+	return fserr.New(fserr.NotReady, "sync", fmt.Errorf("this server's disk failed, another one takes over: %w", cause))
+}
+
+func (g *group) delete(key chunkstore.Key) (*link.Response, error) {
+	if err := checkRange(key, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	if err := g.s.store.Delete(key); err != nil {
+		return nil, err
+	}
+	return ok(), nil
+}
+
+// executeReplica does what the primary asks of a member.
+func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	if _, err := g.admit(ctx, r.PgEpoch); err != nil {
+		return nil, err
+	}
+	switch call := r.Call.(type) {
+	case *canopyv1.DataRequest_Write:
+		return g.replicaWrite(ctx, key, r)
+	case *canopyv1.DataRequest_Cut:
+		return g.replicaChange(ctx, key, r, 0, rangelock.All, func() (uint64, error) {
+			return 0, g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
+		})
+	case *canopyv1.DataRequest_Sync:
+		if key.Data == 0 {
+			return ok(), g.s.store.SyncAll()
+		}
+		return ok(), g.s.store.Sync(key)
+	case *canopyv1.DataRequest_Delete:
+		return g.delete(key)
+	case *canopyv1.DataRequest_DropColumn:
+		return ok(), g.s.store.Drop(key)
+	case *canopyv1.DataRequest_FetchColumn:
+		c := call.FetchColumn
+		if err := checkRange(key, c.Offset, uint64(c.Length), maxReadBytes); err != nil {
+			return nil, err
+		}
+		payload, crc, err := readPayload(g.s.store, key, c.Offset, uint64(c.Length), 0, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &link.Response{DataResponse: &canopyv1.DataResponse{Crc32C: crc}, Payload: payload}, nil
+	case *canopyv1.DataRequest_ListColumns:
+		return g.list(call.ListColumns)
+	case *canopyv1.DataRequest_BlockSums:
+		return g.blockSums(key, call.BlockSums)
+	case *canopyv1.DataRequest_InFlight:
+		return g.inFlight(ctx)
+	}
+	return nil, fserr.New(fserr.NotSupported, "data", fmt.Errorf("%T", r.Call))
+}
+
+func (g *group) replicaWrite(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	w := r.GetWrite()
+	length := uint64(r.Payload.Len())
+	if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
+		return nil, err
+	}
+	if w.Repair {
+		_, err := g.storeWrite(key, r)
+		return ok(), err
+	}
+	response, err := g.replicaChange(ctx, key, r, w.Offset, w.Offset+length, func() (uint64, error) { return g.storeWrite(key, r) })
+	if err != nil {
+		return nil, err
+	}
+	return response, g.sessions.note(writeID{r.Client, r.Incarnation, r.Seq, r.Floor}, response.AllocatedBytes, time.Now())
+}
+
+// replicaChange executes what the primary forwarded, once: a repetition over
+// another connection gets the first one's outcome.
+func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.Request, lo, hi uint64, do func() (uint64, error)) (*link.Response, error) {
+	if r.LogSeq == 0 { // recovery
+		_, err := do()
+		return ok(), err
+	}
+	pg, _, _ := g.state()
+	t, mine, open := g.log.take(primaryOf(pg), r.LogSeq, r.LogFloor, key)
+	if !open {
+		return nil, fserr.New(fserr.BelowFloor, "data", fmt.Errorf("change %d is done with", r.LogSeq))
+	}
+	if mine {
+		allocated, err := g.lockedDo(ctx, key, lo, hi, do)
+		g.log.took(r.LogSeq, t, allocated, err)
+	}
+	select {
+	case <-t.finished:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	response := ok()
+	response.AllocatedBytes = t.allocated
+	return response, t.err
+}
+
+// lockedDo keeps this server's own repair of damaged blocks out.
+func (g *group) lockedDo(ctx context.Context, key chunkstore.Key, lo, hi uint64, do func() (uint64, error)) (uint64, error) {
+	release, err := g.locks.acquire(ctx, key, lo, hi, true)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	return do()
+}
+
+// inFlight answers which columns may differ from other members', after changes
+// of older epochs have ended here.
+func (g *group) inFlight(ctx context.Context) (*link.Response, error) {
+	if err := g.log.drain(ctx); err != nil {
+		return nil, err
+	}
+	response := ok()
+	for _, key := range g.log.columns() {
+		response.Columns = append(response.Columns, &canopyv1.ColumnInfo{Column: columnOf(key)})
+	}
+	return response, nil
+}
+
+func (g *group) list(c *canopyv1.ListColumnsCall) (*link.Response, error) {
+	infos, err := g.s.store.List(g.pool, g.pg, listOptions(c))
+	if err != nil {
+		return nil, err
+	}
+	response := ok()
+	for _, i := range infos {
+		response.Columns = append(response.Columns, infoOf(i))
+	}
+	return response, nil
+}
+
+func (g *group) blockSums(key chunkstore.Key, c *canopyv1.BlockSumsCall) (*link.Response, error) {
+	if c.Blocks > maxSumBlocks || c.FirstBlock > stripe.MaxFileBytes/chunkstore.BlockBytes {
+		return nil, fserr.New(fserr.Malformed, "block sums", fmt.Errorf("%d blocks from %d", c.Blocks, c.FirstBlock))
+	}
+	sums, err := g.s.store.Sums(key, c.FirstBlock, uint64(c.Blocks))
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 0, 4*len(sums))
+	for _, sum := range sums {
+		b = binary.LittleEndian.AppendUint32(b, sum)
+	}
+	response := ok()
+	response.Payload = mem.BufferSlice{mem.SliceBuffer(b)}
+	return response, nil
+}
