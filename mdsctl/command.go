@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/client"
@@ -28,6 +29,7 @@ type app struct {
 	cluster string
 	output  string
 	timeout time.Duration
+	dial    []grpc.DialOption // added to every connection, by tests
 }
 
 const rootHelp = `mdsctl shows and checks a Canopy cluster.
@@ -43,8 +45,9 @@ Exit code 0: all is well. 1: the command failed, or status, checksum or fsck
 found something wrong; one line on standard error says what.`
 
 // New returns the root command, ready for Execute.
-func New(env Env) *cobra.Command {
-	a := &app{env: env}
+func New(env Env) *cobra.Command { return (&app{env: env}).command() }
+
+func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "mdsctl", Short: "Show and check a Canopy cluster", Long: rootHelp,
 		SilenceUsage: true, SilenceErrors: true,
@@ -61,8 +64,8 @@ func New(env Env) *cobra.Command {
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetOut(env.Stdout)
-	root.SetErr(env.Stderr)
+	root.SetOut(a.env.Stdout)
+	root.SetErr(a.env.Stderr)
 	f := root.PersistentFlags()
 	f.StringVar(&a.cluster, "cluster", "", "host:port[,host:port...] of metadata nodes")
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
@@ -102,14 +105,16 @@ func oneArg(name string) cobra.PositionalArgs {
 
 // Main runs the command line args and returns the exit code: 0, or 1 after one
 // line on Stderr.
-func Main(ctx context.Context, args []string, env Env) int {
-	root := New(env)
+func Main(ctx context.Context, args []string, env Env) int { return (&app{env: env}).main(ctx, args) }
+
+func (a *app) main(ctx context.Context, args []string) int {
+	root := a.command()
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see %s --help)", err, c.CommandPath())
 	})
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(env.Stderr, "mdsctl: %s\n", oneLine(err))
+		fmt.Fprintf(a.env.Stderr, "mdsctl: %s\n", oneLine(err))
 		return 1
 	}
 	return 0
@@ -126,7 +131,7 @@ func (a *app) connect(ctx context.Context) (*inspect.Cluster, error) {
 		return nil, err
 	}
 	host, _ := os.Hostname() // only for people
-	return inspect.Connect(ctx, address, inspect.Options{Timeout: a.timeout, Caller: wire.Caller{Host: host, PID: os.Getpid()}})
+	return inspect.Connect(ctx, address, inspect.Options{Timeout: a.timeout, Caller: wire.Caller{Host: host, PID: os.Getpid()}, DialOptions: a.dial})
 }
 
 // withCluster runs do with a connection.

@@ -119,7 +119,7 @@ func (r *statusReport) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-// findProblems says in words what is wrong, the worst first.
+// findProblems says in words what is wrong: nodes, shards, then data.
 func (r *statusReport) findProblems(more []string) {
 	for _, n := range r.Nodes {
 		switch {

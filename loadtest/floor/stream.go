@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,7 @@ import (
 )
 
 // maxBatch bounds the operations of one message, as the client library does.
-const maxBatch = 256
+const maxBatch = 512
 
 // ServeStream answers every operation of an Operate stream with a result of
 // the size of a real one, without looking at it, until in ends. It says its
@@ -222,23 +223,33 @@ func (d *driver) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	drain:
-		for len(batch) < maxBatch {
-			select {
-			case op, ok := <-d.queue:
-				if !ok {
-					break drain
-				}
-				batch = append(batch, op)
-			default:
-				break drain
-			}
-		}
+		// Callers that were answered by one message get to ask before the next one
+		// goes out: as in the client library, larger messages are worth more than
+		// the microseconds.
+		batch = d.drain(batch)
+		runtime.Gosched()
+		batch = d.drain(batch)
 		d.messages.Add(1)
 		if err := d.stream.Send(&canopyv1.OperateRequest{Shard: 1, Floor: 1, Ops: batch}); err != nil {
 			return fmt.Errorf("stream: %w", err)
 		}
 	}
+}
+
+// drain adds what waits.
+func (d *driver) drain(batch []*canopyv1.Op) []*canopyv1.Op {
+	for len(batch) < maxBatch {
+		select {
+		case op, ok := <-d.queue:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, op)
+		default:
+			return batch
+		}
+	}
+	return batch
 }
 
 func (d *driver) receive() error {
