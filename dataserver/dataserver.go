@@ -43,6 +43,8 @@ type Config struct {
 	// Ready, if set, is called once when the server has registered, with its id
 	// and the addresses that are bound.
 	Ready func(server uint64, address, httpAddress string)
+
+	testHook func(*server)
 }
 
 // Default settings.
@@ -103,6 +105,9 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		front.Stop(ctx)
 		return err
+	}
+	if config.testHook != nil {
+		config.testHook(s)
 	}
 	canopyv1.RegisterDataServer(front.GRPC(), s)
 	return s.serve(ctx)

@@ -1,0 +1,242 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/mem"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/data/link"
+	"github.com/canopyfs/canopy/client/data/poolmap"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
+)
+
+// chunkBytes is the largest part of a column that one request carries. Its
+// multiples split a column, so that chunks do not share a block.
+const chunkBytes = 512 << 10
+
+// castagnoli is CRC-32C; the table is constant.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// chunks splits a range of a file into what single requests carry.
+func chunks(m *stripe.Map, off, length int64) ([]stripe.Piece, error) {
+	if off < 0 || uint64(off)+uint64(length) > stripe.MaxFileBytes {
+		return nil, fserr.New(fserr.FileTooBig, "data", fmt.Errorf("range [%d, +%d)", off, length))
+	}
+	pieces := m.Pieces(nil, uint64(off), uint64(length))
+	var out []stripe.Piece
+	for _, p := range pieces {
+		for p.Length > 0 {
+			n := min(p.Length, chunkBytes-p.ColumnOffset%chunkBytes)
+			c := p
+			c.Length = n
+			out = append(out, c)
+			p.FileOffset, p.ColumnOffset, p.Length = p.FileOffset+n, p.ColumnOffset+n, p.Length-n
+		}
+	}
+	return out, nil
+}
+
+// each calls do for every chunk, in parallel as far as the budget allows.
+func (d *Data) each(ctx context.Context, list []stripe.Piece, do func(context.Context, stripe.Piece) error) error {
+	one := func(ctx context.Context, p stripe.Piece) error {
+		if err := d.budget.acquire(ctx, d.closed, int64(p.Length)); err != nil {
+			return fserr.New(fserr.KindOf(err), "data", err)
+		}
+		defer d.budget.release(int64(p.Length))
+		return do(ctx, p)
+	}
+	if len(list) == 1 {
+		return one(ctx, list[0])
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallel)
+	for _, p := range list {
+		group.Go(func() error { return one(ctx, p) })
+	}
+	return group.Wait()
+}
+
+// maxParallel bounds the goroutines of one call.
+const maxParallel = 64
+
+func (f File) target(id base.DataID, c stripe.Column) target {
+	pool := base.PoolID(f.Layout.Pool)
+	return target{pool: pool, pg: c.PG, column: &canopyv1.Column{
+		Pool: uint64(pool), Pg: uint32(c.PG), DataId: uint64(id), Component: c.Component, Column: c.Column,
+	}}
+}
+
+// WriteAt writes p at off. It returns when all in-sync replicas have it (in
+// memory: Sync makes it durable), with the bytes newly allocated, counted once
+// and not per replica. p is not kept. After an error any part of p may have been
+// written.
+func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (allocated uint64, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	defer d.metrics.observe("write", len(p), time.Now(), &err)
+	_, mapping, err := d.mapping(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	list, err := chunks(mapping, off, int64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	results := make([]uint64, len(list))
+	index := func(c stripe.Piece) int { // list is in file order
+		lo, hi := 0, len(list)
+		for hi-lo > 1 {
+			if mid := (lo + hi) / 2; list[mid].FileOffset <= c.FileOffset {
+				lo = mid
+			} else {
+				hi = mid
+			}
+		}
+		return lo
+	}
+	err = d.each(ctx, list, func(ctx context.Context, c stripe.Piece) error {
+		at := int64(c.FileOffset) - off
+		n, err := d.writeChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
+		results[index(c)] = n
+		return err
+	})
+	for _, n := range results {
+		allocated += n
+	}
+	return allocated, err
+}
+
+func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) (uint64, error) {
+	t := f.target(f.ID, c.Column)
+	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
+	// The copy is what makes "p is not kept" true when an attempt is abandoned.
+	pool := mem.DefaultBufferPool()
+	copied := pool.Get(len(p))
+	copy(*copied, p)
+	payload := mem.BufferSlice{mem.NewBuffer(copied, pool)}
+	defer payload.Free()
+	crc := crc32.Checksum(*copied, castagnoli)
+	sequence := d.sequence(groupKey{t.pool, t.pg})
+	seq := sequence.begin()
+	defer sequence.end(seq)
+	response, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
+		payload.Ref()
+		return &link.Request{
+			DataRequest: &canopyv1.DataRequest{
+				Column: t.column, PgEpoch: epoch, SizeEpoch: f.SizeEpoch, Cuts: cuts,
+				Client: uint64(d.config.Client), Incarnation: d.config.Incarnation, Seq: seq, Floor: sequence.floor(),
+				Call: &canopyv1.DataRequest_Write{Write: &canopyv1.WriteCall{Offset: c.ColumnOffset, Crc32C: crc}},
+			},
+			Payload: payload,
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	response.Free()
+	return response.AllocatedBytes, nil
+}
+
+// ReadAt fills p with what is at off: holes and what was never written read as
+// zeros, so n is len(p) unless there is an error. The caller bounds the range by
+// the file's size.
+func (d *Data) ReadAt(ctx context.Context, f File, p []byte, off int64) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	defer d.metrics.observe("read", len(p), time.Now(), &err)
+	_, mapping, err := d.mapping(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	list, err := chunks(mapping, off, int64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	err = d.each(ctx, list, func(ctx context.Context, c stripe.Piece) error {
+		at := int64(c.FileOffset) - off
+		return d.readChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// readChunk reads from the primary, or from another in-sync member when that
+// fails.
+func (d *Data) readChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) error {
+	t := f.target(f.ID, c.Column)
+	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
+	r := &retry{d: d}
+	damagedAt := map[uint64]bool{} // members whose disk failed us
+	for turn := 0; ; turn++ {
+		m, _, err := d.poolMap(ctx, t.pool)
+		if err != nil {
+			return err
+		}
+		pg := m.PG(t.pool, t.pg)
+		server := choose(m, pg, turn, damagedAt)
+		response, err := d.send(ctx, m, base.NodeID(server), &link.Request{DataRequest: &canopyv1.DataRequest{
+			Column: t.column, PgEpoch: pg.Epoch, SizeEpoch: f.SizeEpoch, Cuts: cuts,
+			Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
+			Call: &canopyv1.DataRequest_Read{Read: &canopyv1.ReadCall{Offset: c.ColumnOffset, Length: uint32(len(p))}},
+		}})
+		if err == nil {
+			if err = fill(p, response); err == nil {
+				return nil
+			}
+		}
+		if fserr.KindOf(err) == fserr.IO && !damagedAt[server] && len(damagedAt)+1 < len(pg.InSync) {
+			damagedAt[server] = true
+			continue
+		}
+		if turn%len(pg.InSync) != len(pg.InSync)-1 && fserr.KindOf(err) == fserr.NotReady && ctx.Err() == nil {
+			continue // the next member, at once
+		}
+		if err := r.again(ctx, err, response, pg.Epoch, t); err != nil {
+			return err
+		}
+	}
+}
+
+// choose returns the member for a turn: the primary first, dead ones and those
+// with damage last.
+func choose(m *poolmap.Map, pg *canopyv1.PlacementGroup, turn int, damagedAt map[uint64]bool) uint64 {
+	for k := range pg.InSync {
+		id := pg.InSync[(turn+k)%len(pg.InSync)]
+		if s := m.Server(base.NodeID(id)); s != nil && s.Alive && !damagedAt[id] {
+			return id
+		}
+	}
+	return pg.InSync[turn%len(pg.InSync)]
+}
+
+// fill copies a read's bytes to p and verifies them; what is missing is zeros.
+func fill(p []byte, response *link.Response) error {
+	defer response.Free()
+	if response.Payload.Len() > len(p) {
+		return fserr.New(fserr.Malformed, "read", errors.New("the answer is longer than what was asked for"))
+	}
+	var crc uint32
+	rest := p
+	for _, b := range response.Payload {
+		n := copy(rest, b.ReadOnlyData())
+		crc = crc32.Update(crc, castagnoli, rest[:n])
+		rest = rest[n:]
+	}
+	if crc != response.Crc32C {
+		return fserr.New(fserr.Malformed, "read", fmt.Errorf("checksum %08x, announced %08x", crc, response.Crc32C))
+	}
+	clear(rest)
+	return nil
+}
