@@ -3,6 +3,7 @@ package clientfuse
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
 	"github.com/canopyfs/canopy/clientfuse/posix"
 )
@@ -30,10 +33,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveMemory mounts one memFS on all dirs until its standard input ends.
-// Arguments: the mount options, and "block" to hold every create.
+// serveMemory mounts one memFS, which has a directory /sub with a file in it, on
+// all dirs until its standard input ends. Arguments: the mount options, and
+// "block" to hold every create. It obeys lines on standard input: see command.
 func serveMemory(dirs, args []string) int {
 	fs := newMemFS()
+	sub, _ := fs.makeLocked(client.Cred{}, fs.root, "sub", unix.S_IFDIR|0o755)
+	fs.makeLocked(client.Cred{}, sub, "inside", unix.S_IFREG|0o644)
 	options := mountopt.Default()
 	if err := options.Set(args[0]); err != nil {
 		fmt.Println(err)
@@ -44,26 +50,60 @@ func serveMemory(dirs, args []string) int {
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var servers []*Server
-	failed := 0
+	var registries []*prometheus.Registry
 	for _, dir := range dirs {
-		s, err := mountBackend(context.Background(), fs, "canopy:test", Config{Dir: dir, Options: options, Logger: logger})
+		reg := prometheus.NewRegistry()
+		s, err := mountBackend(context.Background(), fs, "canopy:test", Config{Dir: dir, Options: options, Logger: logger, Registerer: reg})
 		if err != nil {
 			fmt.Println(err)
 			return 1
 		}
-		servers = append(servers, s)
+		servers, registries = append(servers, s), append(registries, reg)
 	}
 	fmt.Println("ready")
-	io.Copy(io.Discard, os.Stdin)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		command(in.Text(), fs, registries)
+	}
+	failed := 0
 	for _, s := range servers {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		if err := s.Unmount(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Println(err)
 			failed = 1
 		}
 		cancel()
 	}
 	return failed
+}
+
+// command answers one line to one line.
+func command(line string, fs *memFS, registries []*prometheus.Registry) {
+	switch line {
+	case "counts":
+		var all []map[string]uint64
+		for _, reg := range registries {
+			all = append(all, counts(reg))
+		}
+		answer, _ := json.Marshal(all)
+		fmt.Println(string(answer))
+	case "unblock":
+		close(fs.block)
+		fmt.Println("unblocked")
+	}
+}
+
+// counts returns how many requests of each kind a mount has answered.
+func counts(reg *prometheus.Registry) map[string]uint64 {
+	found := make(map[string]uint64)
+	families, _ := reg.Gather()
+	for _, f := range families {
+		if f.GetName() == "canopy_fuse_request_seconds" {
+			for _, m := range f.GetMetric() {
+				found[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	return found
 }
 
 func needFuse(t *testing.T) {
@@ -80,7 +120,43 @@ func needFuse(t *testing.T) {
 type served struct {
 	dirs  []string
 	cmd   *exec.Cmd
-	stdin io.Closer
+	stdin io.WriteCloser
+	out   *bufio.Reader
+}
+
+// ask sends the child a line and returns its answer.
+func (s *served) ask(t *testing.T, line string) string {
+	t.Helper()
+	if _, err := io.WriteString(s.stdin, line+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := s.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(answer)
+}
+
+// counts returns how many requests of each kind the first mount has answered.
+func (s *served) counts(t *testing.T) map[string]uint64 {
+	t.Helper()
+	var all []map[string]uint64
+	if err := json.Unmarshal([]byte(s.ask(t, "counts")), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// during returns how many requests of each kind act caused.
+func (s *served) during(t *testing.T, act func()) map[string]uint64 {
+	t.Helper()
+	before := s.counts(t)
+	act()
+	after := s.counts(t)
+	for k := range after {
+		after[k] -= before[k]
+	}
+	return after
 }
 
 // serve mounts a memFS, the same one, at n places with the options.
@@ -105,9 +181,9 @@ func serve(t *testing.T, n int, options string, more ...string) *served {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.stdin = stdin
+	s.stdin, s.out = stdin, bufio.NewReader(stdout)
 	t.Cleanup(func() { s.end(t) })
-	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	line, _ := s.out.ReadString('\n')
 	if line != "ready\n" {
 		t.Fatalf("the child did not mount: %q", line)
 	}

@@ -18,7 +18,6 @@ import (
 // fileSystem answers the kernel's requests. Requests that it does not override
 // are answered ENOSYS by the embedded default, on purpose:
 //
-//   - OPENDIR: the kernel opens directories by itself from then on (K1, K6);
 //   - FSYNCDIR: a metadata operation is durable when it is answered;
 //   - ACCESS: default_permissions lets the kernel check;
 //   - LSEEK: the kernel takes a file for one extent up to its size;

@@ -106,6 +106,13 @@ const (
 	guessNameBytes  = 16
 )
 
+// OpenDir implements fuse.RawFileSystem: the kernel hears ENOSYS once and opens
+// directories by itself from then on.
+func (f *fileSystem) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
+	c := f.begin(opOpenDir, cancel, &in.InHeader)
+	return c.end(fuse.ENOSYS)
+}
+
 // ReadDir implements fuse.RawFileSystem.
 func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	c := f.begin(opReadDir, cancel, &in.InHeader)

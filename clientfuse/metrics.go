@@ -38,6 +38,7 @@ const (
 	opFlush
 	opFsync
 	opRelease
+	opOpenDir
 	opReadDir
 	opReadDirPlus
 	opStatFS
@@ -52,7 +53,7 @@ func opNames() [opCount]string {
 		opSymlink: "symlink", opReadlink: "readlink", opGetXattr: "getxattr", opListXattr: "listxattr",
 		opSetXattr: "setxattr", opRemoveXattr: "removexattr", opCreate: "create", opTmpfile: "tmpfile",
 		opOpen: "open", opRead: "read", opWrite: "write", opFlush: "flush", opFsync: "fsync",
-		opRelease: "release", opReadDir: "readdir", opReadDirPlus: "readdirplus", opStatFS: "statfs",
+		opRelease: "release", opOpenDir: "opendir", opReadDir: "readdir", opReadDirPlus: "readdirplus", opStatFS: "statfs",
 	}
 }
 
