@@ -74,7 +74,7 @@ type Config struct {
 	// release, or gains or loses the lease itself. It must not block, nor call
 	// the Group.
 	OnHolderChange func(shard base.ShardID, holder base.NodeID, epoch base.LeaseEpoch, self bool)
-	plainLog bool // without logFS, to measure what it gains
+	plainLog       bool // without logFS, to measure what it gains
 
 	// OnReplicaFailed is called when a replica cannot go on and was stopped.
 	OnReplicaFailed func(shard base.ShardID, err error)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 
@@ -168,3 +169,5 @@ func BenchmarkBatch(b *testing.B) {
 		}
 	})
 }
+
+func nolog() *slog.Logger { return slog.New(slog.DiscardHandler) }
