@@ -150,13 +150,13 @@ func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client
 	if err != nil {
 		return nil, "", err
 	}
-	address, err := local.Find(a.cluster)
-	if err != nil {
+	// From here on the path says which cluster is meant.
+	if a.cluster, err = local.FindFor(a.cluster, typed); err != nil {
 		return nil, "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 4*a.timeout)
 	defer cancel()
-	c, err := client.Connect(ctx, client.Config{Cluster: address, Mount: "mdsctl"})
+	c, err := client.Connect(ctx, client.Config{Cluster: a.cluster, Mount: "mdsctl"})
 	if err != nil {
 		return nil, "", err
 	}

@@ -83,7 +83,7 @@ func (w *where) resolve() error {
 	w.mount, w.isMount = pids.MountOf(real, mounts)
 	if w.isMount || w.cluster != "" {
 		// Without an address the servers' CPU time is not known, which is no error.
-		w.address, _ = local.Find(w.cluster)
+		w.address, _ = local.FindFor(w.cluster, real)
 	}
 	return nil
 }

@@ -79,3 +79,16 @@ func TestNamespacePath(t *testing.T) {
 		t.Error("a relative path outside a mount was taken")
 	}
 }
+
+func TestInstanceOf(t *testing.T) {
+	mounts := []Mount{{Dir: "/mnt/a", Source: "canopy:1a2b"}, {Dir: "/mnt/a/b", Source: "canopy:ffff"}}
+	instances := []Instance{{Cluster: "ffff", Address: "f:1"}, {Cluster: "1a2b", Address: "a:1"}}
+	for path, want := range map[string]string{"/mnt/a": "a:1", "/mnt/a/x": "a:1", "/mnt/a/b/x": "f:1", "/mnt": "", "/mnt/ab": ""} {
+		if in, ok := instanceOf(path, mounts, instances); in.Address != want || ok != (want != "") {
+			t.Errorf("%s: %q, want %q", path, in.Address, want)
+		}
+	}
+	if _, ok := instanceOf("/mnt/a", mounts, instances[:1]); ok {
+		t.Error("a mount of a cluster that does not run here has an instance")
+	}
+}

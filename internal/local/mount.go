@@ -80,13 +80,7 @@ func namespacePath(typed, wd string, mounts []Mount) (string, error) {
 		p = filepath.Join(wd, p)
 	}
 	p = filepath.Clean(p)
-	best := -1
-	for i, m := range mounts {
-		if (p == m.Dir || strings.HasPrefix(p, strings.TrimSuffix(m.Dir, "/")+"/")) &&
-			(best < 0 || len(m.Dir) > len(mounts[best].Dir)) {
-			best = i
-		}
-	}
+	best := mountOf(p, mounts)
 	if best >= 0 {
 		return path.Join(mounts[best].Subdir, strings.TrimPrefix(p, mounts[best].Dir)), nil
 	}
@@ -94,4 +88,70 @@ func namespacePath(typed, wd string, mounts []Mount) (string, error) {
 		return "", fmt.Errorf("%s is not below a Canopy mount: give a path of the namespace, such as /data, or one below a mount", typed)
 	}
 	return p, nil
+}
+
+// FindFor is Find for a command that was given a path: without flag, a path
+// below the mount of a `canopy up` of this machine means that cluster, whatever
+// the environment says.
+func FindFor(flag, typed string) (address string, err error) {
+	if flag != "" {
+		return flag, nil
+	}
+	in, ok, err := InstanceOf(typed)
+	if err != nil || !ok {
+		return Find(flag)
+	}
+	return in.Address, nil
+}
+
+// InstanceOf returns the `canopy up` of this machine whose cluster is mounted
+// where typed lies. It does not touch the mount.
+func InstanceOf(typed string) (in Instance, ok bool, err error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return Instance{}, false, err
+	}
+	defer f.Close()
+	mounts, err := Mounts(f)
+	if err != nil {
+		return Instance{}, false, err
+	}
+	instances, err := List(RunDir())
+	if err != nil {
+		return Instance{}, false, err
+	}
+	abs, err := filepath.Abs(typed)
+	if err != nil {
+		return Instance{}, false, err
+	}
+	in, ok = instanceOf(abs, mounts, instances)
+	return in, ok, nil
+}
+
+// instanceOf matches the cluster id in the mount's source: "canopy:<id>".
+func instanceOf(abs string, mounts []Mount, instances []Instance) (Instance, bool) {
+	best := mountOf(abs, mounts)
+	if best < 0 {
+		return Instance{}, false
+	}
+	id := strings.TrimPrefix(mounts[best].Source, "canopy:")
+	for _, in := range instances {
+		if in.Cluster == id {
+			return in, true
+		}
+	}
+	return Instance{}, false
+}
+
+// mountOf returns the index of the mount that the clean absolute path p lies
+// in, -1 for none.
+func mountOf(p string, mounts []Mount) int {
+	best := -1
+	for i, m := range mounts {
+		if (p == m.Dir || strings.HasPrefix(p, strings.TrimSuffix(m.Dir, "/")+"/")) &&
+			(best < 0 || len(m.Dir) > len(mounts[best].Dir)) {
+			best = i
+		}
+	}
+	return best
 }
