@@ -239,19 +239,22 @@ func (c *column) writeHeader(f File, cut uint64) error {
 }
 
 // readHeader loads the column's state. A file without a header is one whose
-// creation a crash interrupted: nothing in it was acknowledged as durable.
+// creation a crash interrupted: the first sync would have made it durable, so
+// nothing in the file was acknowledged as such.
 func (s *Store) readHeader(c *column, f File, epoch uint64) error {
 	b := make([]byte, headerBytes)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return ioError("read column header", c.key, err)
 	}
 	length, err := f.Size()
 	if err != nil {
 		return ioError("open column", c.key, err)
 	}
-	if n < headerBytes || length <= BlockBytes && [headerBytes]byte(b) == [headerBytes]byte{} {
+	if length == 0 || s.suspect.Load() && [headerBytes]byte(b) == [headerBytes]byte{} {
 		c.newEntry.Store(true)
+		if err := f.Truncate(0); err != nil {
+			return ioError("open column", c.key, err)
+		}
 		return s.initialise(c, f, epoch)
 	}
 	h, err := decodeHeader(b)

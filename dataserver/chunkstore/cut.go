@@ -49,6 +49,13 @@ func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
 			size = min(size, cut.Size)
 		}
 	}
+	if size < c.size.Load() && size%BlockBytes > 0 {
+		// What remains of the last block gets a new checksum, also when the cut is
+		// completed after a crash: it must be whole before.
+		if err := c.file.Sync(); err != nil {
+			return ioError("cut", c.key, err)
+		}
+	}
 	c.epoch.Store(sizeEpoch)
 	if size == c.size.Load() {
 		return c.writeHeader(c.file, noCut)
@@ -70,6 +77,9 @@ func (c *column) finishCut(f File, size uint64, verify bool) error {
 			return err
 		}
 		if err := f.Truncate(fileBytes(size)); err != nil {
+			return ioError("cut", c.key, err)
+		}
+		if err := f.Sync(); err != nil {
 			return ioError("cut", c.key, err)
 		}
 		c.size.Store(size)

@@ -25,7 +25,7 @@ type inflight struct {
 	free   []int
 	wake   *sync.Cond
 	memory []byte
-	file   *os.File // nil: memory that does not outlive the process
+	file   *os.File
 }
 
 type slot struct {
@@ -34,24 +34,20 @@ type slot struct {
 }
 
 // openInflight maps the file and returns what it held.
-func openInflight(dir string, mapped bool) (*inflight, []slot, error) {
+func openInflight(dir string) (*inflight, []slot, error) {
 	r := &inflight{}
 	r.wake = sync.NewCond(&r.mu)
-	if mapped {
-		f, err := os.OpenFile(filepath.Join(dir, "inflight"), os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err = f.Truncate(slots * slotBytes); err == nil {
-			r.memory, err = unix.Mmap(int(f.Fd()), 0, slots*slotBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		}
-		if err != nil {
-			return nil, nil, errors.Join(err, f.Close())
-		}
-		r.file = f
-	} else {
-		r.memory = make([]byte, slots*slotBytes)
+	f, err := os.OpenFile(filepath.Join(dir, "inflight"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
 	}
+	if err = f.Truncate(slots * slotBytes); err == nil {
+		r.memory, err = unix.Mmap(int(f.Fd()), 0, slots*slotBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	r.file = f
 	var found []slot
 	for i := slots - 1; i >= 0; i-- {
 		if s, used := decodeSlot(r.memory[i*slotBytes:]); used {
@@ -111,8 +107,5 @@ func (r *inflight) end(i int) {
 func (r *inflight) reset() { clear(r.memory) }
 
 func (r *inflight) close() error {
-	if r.file == nil {
-		return nil
-	}
 	return errors.Join(unix.Munmap(r.memory), r.file.Close())
 }

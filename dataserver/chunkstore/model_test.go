@@ -48,7 +48,7 @@ const modelBytes = 5 << 20 // three groups
 // TestModel compares random histories, with re-openings, with a byte slice.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		s := open(t, dir, Options{MaxOpenFiles: 2})
 		defer func() { s.Close() }()
 		keys := []Key{{1, 0, 10, 0, 0}, {1, 0, 10, 1, 0}, {1, 3, 11, 1, 2}, {1, 3, 12, 0, 0}}

@@ -138,9 +138,8 @@ func (s *Store) start() error {
 	if err := s.storeIdentity(s.identity); err != nil {
 		return err
 	}
-	_, real := s.fs.(OS)
 	var left []slot
-	if s.inflight, left, err = openInflight(s.dir, real); err != nil {
+	if s.inflight, left, err = openInflight(s.dir); err != nil {
 		return err
 	}
 	if s.deleted, err = openTombstones(s); err != nil {
