@@ -220,5 +220,5 @@ func locatorPlace(key, value []byte) (*canopyv1.Place, error) {
 // brokenState turns a business failure, where the state must allow none, into an
 // error.
 func brokenState(err error, p *canopyv1.Place) error {
-	return fmt.Errorf("namespace: inode %d, which the state names, cannot be found: %v", p.Ino, err)
+	return fmt.Errorf("namespace: inode %d, which the state names, cannot be found: %w", p.Ino, err)
 }
