@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,7 @@ type Config struct {
 type Etcd struct {
 	etcd    *embed.Etcd
 	address string
+	closing *atomic.Bool // etcd then calls its own closed listeners errors
 }
 
 // Start starts etcd and returns when it serves.
@@ -54,12 +56,13 @@ func Start(ctx context.Context, config Config) (*Etcd, error) {
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "1h"
 	c.QuotaBackendBytes = 2 << 30
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(config.Logger))
+	closing := new(atomic.Bool)
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(config.Logger, closing))
 	etcd, err := embed.StartEtcd(c)
 	if err != nil {
 		return nil, explain(config, err)
 	}
-	e := &Etcd{etcd: etcd, address: etcd.Clients[0].Addr().String()}
+	e := &Etcd{etcd: etcd, address: etcd.Clients[0].Addr().String(), closing: closing}
 	ready := time.NewTimer(config.ReadyTimeout)
 	defer ready.Stop()
 	select {
@@ -91,26 +94,34 @@ func (e *Etcd) Address() string { return e.address }
 func (e *Etcd) Err() <-chan error { return e.etcd.Err() }
 
 // Close stops etcd and waits for it.
-func (e *Etcd) Close() { e.etcd.Close() }
+func (e *Etcd) Close() {
+	e.closing.Store(true)
+	e.etcd.Close()
+}
 
-// zapTo returns a zap logger that hands warnings and errors to log.
-func zapTo(log *slog.Logger) *zap.Logger {
+// zapTo returns a zap logger that hands warnings and errors to log until closing
+// is true. Warnings are information: at each start etcd has some about a
+// configuration that is meant to be as it is.
+func zapTo(log *slog.Logger, closing *atomic.Bool) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
 	}
-	return zap.New(&core{log: log.With("component", "etcd")})
+	return zap.New(&core{log: log.With("component", "etcd"), closing: closing})
 }
 
 // core is a zapcore.Core over slog.
 type core struct {
-	log    *slog.Logger
-	fields []zapcore.Field
+	log     *slog.Logger
+	closing *atomic.Bool
+	fields  []zapcore.Field
 }
 
-func (c *core) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
+func (c *core) Enabled(level zapcore.Level) bool {
+	return level >= zapcore.WarnLevel && !c.closing.Load()
+}
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{log: c.log, fields: append(append([]zapcore.Field(nil), c.fields...), fields...)}
+	return &core{log: c.log, closing: c.closing, fields: append(append([]zapcore.Field(nil), c.fields...), fields...)}
 }
 
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -121,7 +132,7 @@ func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcor
 }
 
 func (c *core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	level := slog.LevelWarn
+	level := slog.LevelInfo
 	if entry.Level >= zapcore.ErrorLevel {
 		level = slog.LevelError
 	}
