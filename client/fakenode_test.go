@@ -188,14 +188,23 @@ func (s *fakeShard) apply(command *canopyv1.Command) *canopyv1.Result {
 }
 
 func (n *fakeNode) listen(address string) {
-	l, err := net.Listen("tcp", address)
+	n.address = address
+	n.listenAs(n)
+}
+
+// listenAs serves as on n's address, which ":0" makes a free one.
+func (n *fakeNode) listenAs(as interface {
+	canopyv1.MetadataServer
+	canopyv1.ClusterServer
+}) {
+	l, err := net.Listen("tcp", n.address)
 	if err != nil {
 		n.c.t.Fatal(err)
 	}
 	n.address = l.Addr().String()
 	n.server = grpc.NewServer(wire.ServerOptions()...)
-	canopyv1.RegisterMetadataServer(n.server, n)
-	canopyv1.RegisterClusterServer(n.server, n)
+	canopyv1.RegisterMetadataServer(n.server, as)
+	canopyv1.RegisterClusterServer(n.server, as)
 	n.done = make(chan struct{})
 	server, done := n.server, n.done
 	go func() { defer close(done); _ = server.Serve(l) }()

@@ -32,6 +32,9 @@ func (s *FS) MkdirAll(ctx context.Context, path string, perm fs.FileMode) error 
 }
 
 func (s *FS) mkdirAll(ctx context.Context, path string, perm fs.FileMode) error {
+	if baseName(path) == ".." { // is there when its directory is
+		return s.mkdirAll(ctx, parentPath(path), perm)
+	}
 	err := s.mkdir(ctx, path, perm)
 	switch fserr.KindOf(err) {
 	case fserr.NotFound:

@@ -116,6 +116,7 @@ func (o *opens) report(ctx context.Context, shard base.ShardID, at target) {
 		part := &canopyv1.ReportOpensRequest{Shard: uint64(shard), Full: full, Number: o.number(shard)}
 		n, m := min(len(opened), openReportBatch), min(len(closed), openReportBatch)
 		part.Opened, part.Closed = opened[:n], closed[:m]
+		part.More = n < len(opened) || m < len(closed)
 		if !o.send(ctx, shard, at, part) {
 			o.failed(shard)
 			return
