@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lni/dragonboat/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/canopyfs/canopy/internal/base"
@@ -74,11 +75,16 @@ type Config struct {
 	// release, or gains or loses the lease itself. It must not block, nor call
 	// the Group.
 	OnHolderChange func(shard base.ShardID, holder base.NodeID, epoch base.LeaseEpoch, self bool)
-	plainLog       bool // without logFS, to measure what it gains
-
-	// OnReplicaFailed is called when a replica cannot go on and was stopped.
+	// OnReplicaFailed is called when apply failed: the replica is broken, and the
+	// process is about to stop.
 	OnReplicaFailed func(shard base.ShardID, err error)
+
+	plainLog bool // without logFS, to measure what it gains
+	// interfere lets a test lose, delay and repeat proposals.
+	interfere func(toRaft proposeFunc) proposeFunc
 }
+
+type proposeFunc = func(data []byte) (*dragonboat.RequestState, error)
 
 // ReplicaConfig says which replica to start.
 type ReplicaConfig struct {

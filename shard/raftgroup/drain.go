@@ -9,31 +9,39 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
-// transferWait bounds the wait for one replica to take the leadership over.
-const transferWait = 500 * time.Millisecond
+const (
+	// transferWait bounds the wait for one replica to take the leadership over.
+	transferWait = 200 * time.Millisecond
+	// quietWait bounds the wait for what is in flight before the transfer.
+	quietWait = 100 * time.Millisecond
+)
 
 // Release drains: it moves the Raft leadership to another replica if there is
 // one, stops answering, finishes what is in flight and releases the lease
 // (PROTOCOLS B5). The group does not acquire the lease again until Resume.
 func (g *Group) Release(ctx context.Context) error {
+	// A replica does not campaign while it has something committed to apply, and
+	// the leader drops proposals during a transfer: so commands wait meanwhile, for
+	// about two flushes of the log. Reads go on.
 	g.mu.Lock()
-	g.draining = true
+	g.draining, g.paused = true, true
 	g.mu.Unlock()
-	// Reads and writes go on meanwhile: what the transfer drops is proposed again.
+	quiet, cancel := context.WithTimeout(ctx, quietWait)
+	_ = g.waitFor(quiet, "quiet", func() bool { return len(g.inflight) == 0 })
+	cancel()
 	g.transferLeadership(ctx)
 	g.mu.Lock()
 	if g.epoch != 0 && !g.releasing {
 		g.beginReleaseLocked()
 	}
+	g.paused = false
 	g.mu.Unlock()
 	g.tellHolder()
 	g.poke()
 	if err := g.waitFor(ctx, "release", func() bool { return g.epoch == 0 }); err != nil {
 		return err
 	}
-	// A replica does not campaign while it has something committed to apply, so a
-	// transfer under load can fail. Now the log is quiet. As long as this replica
-	// leads nobody can take the lease.
+	// As long as this replica leads nobody can take the lease.
 	for g.isLeader() && ctx.Err() == nil && g.transferLeadership(ctx) {
 	}
 	return nil
@@ -42,7 +50,7 @@ func (g *Group) Release(ctx context.Context) error {
 // Resume ends what Release began.
 func (g *Group) Resume() {
 	g.mu.Lock()
-	g.draining = false
+	g.draining, g.paused = false, false
 	g.eager = g.isLeader()
 	g.mu.Unlock()
 	g.poke()

@@ -89,9 +89,7 @@ func explain(err error, cfg Config) error {
 	switch {
 	case strings.Contains(what, "address already in use"), errors.As(err, &op):
 		return say("cannot listen on %s", listen)
-	case strings.Contains(what, "lock"):
-		return say("another process uses the Raft log in %s", cfg.Dir)
-	case strings.Contains(what, "not owned by"), strings.Contains(what, "not owner"):
+	case strings.Contains(what, "not the owner"):
 		return say("the Raft log in %s was written under another address than %s", cfg.Dir, cfg.RaftAddress)
 	case strings.Contains(what, "deployment"):
 		return say("the Raft log in %s belongs to another cluster than %q", cfg.Dir, cfg.Cluster)

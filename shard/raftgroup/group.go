@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lni/dragonboat/v4"
-	"github.com/lni/dragonboat/v4/client"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
@@ -28,7 +27,7 @@ type Group struct {
 	cfg      ReplicaConfig
 	instance uint64 // of this start of the replica: random (B3)
 	log      *slog.Logger
-	session  *client.Session
+	toRaft   proposeFunc // Dragonboat's Propose
 	sm       *stateMachine
 	metrics  *groupMetrics
 
@@ -56,6 +55,7 @@ type Group struct {
 	acquire     *acquisition
 	releasing   bool // stopped answering, pipeline drains, then Release
 	draining    bool // do not acquire
+	paused      bool // commands wait
 	eager       bool // became leader: acquire without being asked
 	closed      bool
 	readers     int // that wait for the lease

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/lni/dragonboat/v4/raftio"
 	sm "github.com/lni/dragonboat/v4/statemachine"
 	"github.com/lni/vfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -45,6 +47,7 @@ type Host struct {
 	clock   Clock
 	log     *slog.Logger
 	metrics *hostMetrics
+	lock    *os.File // keeps other processes off the directory
 	fs      *logFS
 	logs    *logFactory
 	nh      *dragonboat.NodeHost
@@ -64,13 +67,22 @@ func NewHost(cfg Config) (h *Host, err error) {
 	if err := checkHostname(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if err := trimLogs(cfg.Dir, cfg.Logger); err != nil {
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, lock.Close())
+		}
+	}()
+	if err = trimLogs(cfg.Dir, cfg.Logger); err != nil {
 		return nil, err
 	}
 	quiet()
 	h = &Host{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Logger, groups: make(map[base.ShardID]*Group),
-		fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
+		lock: lock, fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
 	}
 	h.metrics = newHostMetrics(cfg.Registerer)
 	h.nh, err = newNodeHost(h.nodeHostConfig())
@@ -113,6 +125,21 @@ func quiet() {
 	} {
 		logger.GetLogger(name).SetLevel(logger.CRITICAL)
 	}
+}
+
+// lockDir makes the directory this process's until the file is closed.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("raft log: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "CANOPY-LOCK"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("raft log: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fserr.New(fserr.Invalid, "start raft", fmt.Errorf("another process uses the Raft log in %s: %w", dir, err)), f.Close())
+	}
+	return f, nil
 }
 
 // checkHostname refuses a log that was written under another host name:
@@ -207,7 +234,13 @@ func (h *Host) Start(ctx context.Context, rc ReplicaConfig) (*Group, error) {
 	}
 	h.groups[rc.Shard] = g
 	h.mu.Unlock()
-	g.session = h.nh.GetNoOPSession(uint64(rc.Shard))
+	session := h.nh.GetNoOPSession(uint64(rc.Shard))
+	g.toRaft = func(data []byte) (*dragonboat.RequestState, error) {
+		return h.nh.Propose(session, data, proposeTimeout)
+	}
+	if h.cfg.interfere != nil {
+		g.toRaft = h.cfg.interfere(g.toRaft)
+	}
 	g.workers.Add(2)
 	go g.run()
 	go g.sm.upkeep.run()
@@ -337,7 +370,7 @@ func (h *Host) Close(ctx context.Context) error {
 		}()
 		h.nh.Close()
 		h.fs.wait()
-		done <- nil
+		done <- h.lock.Close()
 	}()
 	select {
 	case err := <-done:

@@ -208,7 +208,7 @@ func (g *Group) nextLocked(now time.Duration) *proposal {
 			return nil // B5: the pipeline empties before Release is proposed
 		}
 		p.action = canopyv1.LeaseAction_LEASE_RELEASE
-	case len(g.queue) > 0:
+	case len(g.queue) > 0 && !g.paused:
 		p.commands = g.takeLocked()
 	case g.sm.checksums.due():
 		p.checksum, p.onIndex = g.sm.checksums.take()
@@ -328,7 +328,7 @@ func (g *Group) encode(epoch base.LeaseEpoch, p *proposal) {
 
 // propose hands an entry to Dragonboat. False: it and what follows must go again.
 func (g *Group) propose(p *proposal) bool {
-	state, err := g.host.nh.Propose(g.session, p.data, proposeTimeout)
+	state, err := g.toRaft(p.data)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p.state, p.sentAt = state, g.now()
@@ -347,7 +347,7 @@ func (g *Group) proposeAcquire(a *acquisition) {
 			seenRenewal: a.seen, durationMS: uint64(g.host.cfg.LeaseDuration.Milliseconds()), instance: g.instance,
 		}})
 	}
-	state, err := g.host.nh.Propose(g.session, a.data, proposeTimeout)
+	state, err := g.toRaft(a.data)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	a.state = state

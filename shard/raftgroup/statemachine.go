@@ -73,8 +73,7 @@ func (m *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	for i := range entries {
 		bytes += len(entries[i].Cmd)
 		if err := m.apply(b, entries[i]); err != nil {
-			m.g.log.Error("apply failed: this replica is broken", "index", entries[i].Index, "err", err)
-			return nil, errors.Join(err, b.Close())
+			return nil, errors.Join(m.broken(entries[i].Index, err), b.Close())
 		}
 		m.applied.Store(entries[i].Index)
 		if m.decoded.checksum != 0 && m.outs[len(m.outs)-1].accepted {
@@ -118,6 +117,15 @@ func (m *stateMachine) apply(b shard.Batch, raw sm.Entry) error {
 	}
 	m.outs = append(m.outs, out)
 	return nil
+}
+
+// broken reports what stops this replica.
+func (m *stateMachine) broken(index uint64, err error) error {
+	m.g.log.Error("apply failed: this replica is broken", "index", index, "err", err)
+	if f := m.g.host.cfg.OnReplicaFailed; f != nil {
+		f(m.g.cfg.Shard, err)
+	}
+	return err
 }
 
 // commit writes the position in the log with the changes and ends the batch.
