@@ -18,6 +18,7 @@ const purgePage = 4096
 // pending is what a pass found.
 type pending struct {
 	subtree     base.SubtreeID
+	beforeNS    int64 // what lost its name or moved again since is not due
 	orphans     []uint64
 	relocations []uint64
 }
@@ -90,7 +91,7 @@ func (t *tenure) purge() (left bool, err error) {
 // scan finds what lost its name, or moved, before limit; more tells that there
 // is something younger, or more than a page.
 func (t *tenure) scan(r shard.Reader, subtree base.SubtreeID, limit int64) (due pending, more bool, err error) {
-	due.subtree = subtree
+	due.subtree, due.beforeNS = subtree, limit+1
 	take := func(list *[]uint64, ino base.Ino, sinceNS int64) bool {
 		if sinceNS > limit {
 			more = true
@@ -146,7 +147,7 @@ func (t *tenure) purgeFree(p pending, live []base.ClientID) (kept bool, err erro
 	orphans, relocations := free(p.orphans), free(p.relocations)
 	for len(orphans) > 0 || len(relocations) > 0 {
 		n, m := min(len(orphans), purgeChunk), min(len(relocations), purgeChunk)
-		command := &canopyv1.PurgeCommand{Subtree: uint64(p.subtree), Orphans: orphans[:n], Relocations: relocations[:m]}
+		command := &canopyv1.PurgeCommand{Subtree: uint64(p.subtree), Orphans: orphans[:n], Relocations: relocations[:m], BeforeNs: p.beforeNS}
 		if _, err := t.propose(&canopyv1.Command{Own: &canopyv1.Command_Purge{Purge: command}}); err != nil {
 			return kept, err
 		}
