@@ -17,7 +17,8 @@ const maxOpens = 1 << 20
 // openTable is one client's open files, as it reported them in this term
 // (PROTOCOLS H1).
 type openTable struct {
-	reported bool // a full report came in this term (PROTOCOLS H2)
+	reported bool // a full report came in this term, with all its parts (PROTOCOLS H2)
+	partial  bool // parts of a full report are missing
 	number   uint64
 	overflow bool
 	inos     map[base.Ino]struct{}
@@ -34,15 +35,15 @@ func (o *openTable) holds(ino base.Ino) bool {
 
 // apply takes a report; false: a full report is needed first.
 func (o *openTable) apply(report *canopyv1.ReportOpensRequest) bool {
-	if !report.Full && !o.reported {
+	if !report.Full && !o.reported && !o.partial {
 		return false
 	}
-	if o.reported && report.Number <= o.number && report.Number != 0 {
+	if (o.reported || o.partial) && report.Number <= o.number && report.Number != 0 {
 		return true // late: a newer one was taken
 	}
 	o.number = report.Number
 	if report.Full {
-		o.reported, o.overflow = true, false
+		o.reported, o.partial, o.overflow = false, true, false
 		o.inos = make(map[base.Ino]struct{}, len(report.Opened))
 	}
 	for _, p := range report.Closed {
@@ -54,6 +55,9 @@ func (o *openTable) apply(report *canopyv1.ReportOpensRequest) bool {
 			break
 		}
 		o.inos[base.Ino(p.GetIno())] = struct{}{}
+	}
+	if o.partial && !report.More {
+		o.reported, o.partial = true, false
 	}
 	return true
 }

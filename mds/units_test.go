@@ -128,6 +128,14 @@ func TestReports(t *testing.T) {
 	if len(o.inos) != 0 || !o.reported {
 		t.Errorf("after an empty full report: %v", o.inos)
 	}
+	o.apply(&canopyv1.ReportOpensRequest{Full: true, Opened: places(7), Number: 6, More: true})
+	if o.reported {
+		t.Error("the first part of a full report counts as all of it")
+	}
+	o.apply(&canopyv1.ReportOpensRequest{Opened: places(8), Number: 7})
+	if !o.reported || !o.holds(7) || !o.holds(8) {
+		t.Errorf("after the last part: %+v", o)
+	}
 	o.overflow = true
 	if !o.holds(99) {
 		t.Error("a table that overflowed must hold everything")

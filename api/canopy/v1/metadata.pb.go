@@ -2881,6 +2881,7 @@ type ReportOpensRequest struct {
 	Opened        []*Place               `protobuf:"bytes,3,rep,name=opened,proto3" json:"opened,omitempty"`
 	Closed        []*Place               `protobuf:"bytes,4,rep,name=closed,proto3" json:"closed,omitempty"`
 	Number        uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // grows with each report of this client to this shard
+	More          bool                   `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`     // further messages belong to this report: it counts with the last one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2948,6 +2949,13 @@ func (x *ReportOpensRequest) GetNumber() uint64 {
 		return x.Number
 	}
 	return 0
+}
+
+func (x *ReportOpensRequest) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type ReportOpensResponse struct {
@@ -3217,13 +3225,14 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"6\n" +
 	"\n" +
 	"Invalidate\x12(\n" +
-	"\x06places\x18\x01 \x03(\v2\x10.canopy.v1.PlaceR\x06places\"\xaa\x01\n" +
+	"\x06places\x18\x01 \x03(\v2\x10.canopy.v1.PlaceR\x06places\"\xbe\x01\n" +
 	"\x12ReportOpensRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12(\n" +
 	"\x06opened\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x06opened\x12(\n" +
 	"\x06closed\x18\x04 \x03(\v2\x10.canopy.v1.PlaceR\x06closed\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\"\x84\x01\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04more\x18\x06 \x01(\bR\x04more\"\x84\x01\n" +
 	"\x13ReportOpensResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12/\n" +
 	"\bredirect\x18\x02 \x01(\v2\x13.canopy.v1.RedirectR\bredirect\x12&\n" +
