@@ -96,6 +96,9 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 
 // mayMove checks cycles, permissions and types.
 func (b *batch) mayMove(m *move) error {
+	if m.dst.Removed {
+		return fserr.NotFound // and its ancestors may be gone, too
+	}
 	if err := b.noCycle(m); err != nil {
 		return err
 	}
