@@ -69,7 +69,7 @@ type Group struct {
 type pending struct {
 	command []byte
 	done    func(result []byte, err error)
-	since   time.Duration // boot clock
+	since   time.Duration // by Host.waited
 }
 
 // proposal is an entry of the own epoch that was not applied yet.
@@ -148,7 +148,7 @@ func (g *Group) err(kind fserr.Kind, op string) error {
 //	NotReady   the group stops, or no leader is known; not executed
 //	TimedOut   the outcome is unknown
 func (g *Group) Submit(command []byte, done func(result []byte, err error)) {
-	now := g.now()
+	now := g.host.waited()
 	g.mu.Lock()
 	kind := g.refusalLocked()
 	if kind == fserr.OK && (len(g.queue) >= g.host.cfg.QueueCommands || g.queueBytes+len(command) > g.host.cfg.QueueBytes) {

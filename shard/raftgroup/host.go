@@ -45,6 +45,7 @@ const execShards = 4
 type Host struct {
 	cfg     Config
 	clock   Clock
+	begun   time.Time
 	log     *slog.Logger
 	metrics *hostMetrics
 	lock    *os.File // keeps other processes off the directory
@@ -81,7 +82,7 @@ func NewHost(cfg Config) (h *Host, err error) {
 	}
 	quiet()
 	h = &Host{
-		cfg: cfg, clock: cfg.Clock, log: cfg.Logger, groups: make(map[base.ShardID]*Group),
+		cfg: cfg, clock: cfg.Clock, begun: time.Now(), log: cfg.Logger, groups: make(map[base.ShardID]*Group),
 		lock: lock, fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
 	}
 	h.metrics = newHostMetrics(cfg.Registerer)
@@ -126,6 +127,10 @@ func quiet() {
 		logger.GetLogger(name).SetLevel(logger.CRITICAL)
 	}
 }
+
+// waited is a cheap clock for how long commands wait; CLOCK_BOOTTIME costs a
+// system call.
+func (h *Host) waited() time.Duration { return time.Since(h.begun) }
 
 // lockDir makes the directory this process's until the file is closed.
 func lockDir(dir string) (*os.File, error) {

@@ -16,7 +16,7 @@ type hostMetrics struct {
 
 	entryCommands, proposalSeconds                                       *prometheus.HistogramVec
 	appliedEntries, refused, resends, wallJumps, staleReads, snaps, inst *prometheus.CounterVec
-	appliedIndex, holds                                                  *prometheus.GaugeVec
+	appliedIndex, holds, queue, inflight                                 *prometheus.GaugeVec
 }
 
 // groupMetrics are those of one group.
@@ -24,7 +24,7 @@ type groupMetrics struct {
 	entryCommands, proposalSeconds                          prometheus.Observer
 	appliedEntries, refused, resends, wallJumps, staleReads prometheus.Counter
 	snapshots, snapshotsInstalled                           prometheus.Counter
-	appliedIndex, holds                                     prometheus.Gauge
+	appliedIndex, holds, queue, inflight                    prometheus.Gauge
 }
 
 func newHostMetrics(r prometheus.Registerer) *hostMetrics {
@@ -55,6 +55,8 @@ func newHostMetrics(r prometheus.Registerer) *hostMetrics {
 	m.snaps = counter("snapshots_total", "Raft snapshots taken.")
 	m.inst = counter("snapshots_installed_total", "Raft snapshots received and installed.")
 	m.appliedIndex = gauge("applied_index", "Index of the last applied entry: the difference between replicas is the apply lag.")
+	m.queue = gauge("queue_commands", "Commands that wait for an entry.")
+	m.inflight = gauge("inflight_entries", "Entries proposed and not applied.")
 	m.holds = gauge("lease_held", "1 while this replica serves under the lease.")
 	return m
 }
@@ -84,6 +86,7 @@ func (m *hostMetrics) group(id base.ShardID) *groupMetrics {
 		staleReads: m.staleReads.WithLabelValues(l), snapshots: m.snaps.WithLabelValues(l),
 		snapshotsInstalled: m.inst.WithLabelValues(l),
 		appliedIndex:       m.appliedIndex.WithLabelValues(l), holds: m.holds.WithLabelValues(l),
+		queue: m.queue.WithLabelValues(l), inflight: m.inflight.WithLabelValues(l),
 	}
 }
 
