@@ -11,7 +11,8 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
-// Open implements fuse.RawFileSystem. The kernel has checked permissions.
+// Open implements fuse.RawFileSystem. The kernel has checked permissions. That a
+// handle appends is this side's business: what comes through its mapping does not.
 func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	c := f.begin(opOpen, cancel, &in.InHeader)
 	n := f.nodes.get(in.NodeId)
@@ -23,7 +24,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 			return c.end(s)
 		}
 	}
-	opened, err := f.backend.Open(c, c.cred(), n.inode, in.Flags)
+	opened, err := f.backend.Open(c, c.cred(), n.inode, in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		return c.end(errno(err))
 	}

@@ -127,7 +127,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	if dir == nil {
 		return c.end(estale)
 	}
-	made, err := f.backend.Create(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask), in.Flags)
+	made, err := f.backend.Create(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask), in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		s := errno(err)
 		if s != fuse.ENOENT && in.Flags&syscall.O_EXCL == 0 && notAFile(s) {
@@ -190,7 +190,7 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 	if dir == nil {
 		return c.end(estale)
 	}
-	made, err := f.backend.CreateAnonymous(c, c.cred(), dir.inode, masked(in.Mode&07777, in.Umask), in.Flags)
+	made, err := f.backend.CreateAnonymous(c, c.cred(), dir.inode, masked(in.Mode&07777, in.Umask), in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		return c.end(errno(err))
 	}

@@ -301,13 +301,14 @@ func crossListing(t *testing.T, a, b string) {
 	for i := range 30 {
 		names = append(names, fmt.Sprintf("n%d", i))
 		write(t, filepath.Join(a, names[i]), "")
-		wantNames(t, b, names)
-		// A descriptor that stays open shows it after rewinding.
+		// A descriptor that stays open shows it after rewinding, though no path
+		// is walked meanwhile.
 		_, err := unix.Seek(dir, 0, unix.SEEK_SET)
 		must(t, "rewind", err)
 		if got := len(listAll(t, dir, 4096)); got != len(names)+2 {
 			t.Errorf("after rewinding %d entries, want %d", got, len(names)+2)
 		}
+		wantNames(t, b, names)
 	}
 }
 

@@ -47,3 +47,17 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("stat as another user: %v, want EACCES", err)
 	}
 }
+
+// TestGivenDirectory runs the suite in an empty directory of any mount, named
+// by CANOPY_POSIX_DIR; with CANOPY_POSIX_DIR2, the same directory through a
+// second mount, also what two mounts show each other.
+func TestGivenDirectory(t *testing.T) {
+	a, b := os.Getenv("CANOPY_POSIX_DIR"), os.Getenv("CANOPY_POSIX_DIR2")
+	if a == "" {
+		t.Skip("CANOPY_POSIX_DIR is not set")
+	}
+	if b != "" {
+		t.Run("across", func(t *testing.T) { RunCrossMount(t, a, b) })
+	}
+	Run(t, a)
+}
