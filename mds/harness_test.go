@@ -29,7 +29,7 @@ const patience = 30 * time.Second
 
 // cluster is a few nodes in this process, on an etcd of their own.
 type cluster struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	etcd   *embedded.Etcd
 	config func(*mds.Config)
@@ -38,7 +38,7 @@ type cluster struct {
 	raft   []string      // addresses, which must not change
 }
 
-func testLogger(t *testing.T) *slog.Logger {
+func testLogger(t testing.TB) *slog.Logger {
 	var out io.Writer = io.Discard
 	if os.Getenv("CANOPY_TEST_LOG") != "" {
 		out = os.Stderr
@@ -47,7 +47,7 @@ func testLogger(t *testing.T) *slog.Logger {
 }
 
 // freeAddress returns a loopback address that was free a moment ago.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,7 +58,7 @@ func freeAddress(t *testing.T) string {
 }
 
 // newCluster starts the nodes and waits until they are ready.
-func newCluster(t *testing.T, shape placement.Bootstrap, config func(*mds.Config)) *cluster {
+func newCluster(t testing.TB, shape placement.Bootstrap, config func(*mds.Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), config: config, shape: shape}
 	var err error
@@ -140,7 +140,7 @@ func (c *cluster) drain(i int) {
 }
 
 // connect opens a connection to a node.
-func connect(t *testing.T, address string) *grpc.ClientConn {
+func connect(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
@@ -353,7 +353,7 @@ func (c *cluster) holder(shard base.ShardID) int {
 }
 
 // eventually polls a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for !ok() {

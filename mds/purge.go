@@ -1,6 +1,7 @@
 package mds
 
 import (
+	"slices"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -40,27 +41,32 @@ func (t *tenure) purgeLoop() {
 
 // purge does one pass; left tells that something must wait for a later one.
 func (t *tenure) purge() (left bool, err error) {
-	grace := int64(t.h.server.config.OrphanGrace)
+	grace := t.h.server.config.OrphanGrace
 	t.mu.Lock()
-	limit := t.clock.now(t.h.group.Status().LastTimeNS, time.Now()) - grace
+	limit := t.clock.now(t.h.group.Status().LastTimeNS, time.Now()) - int64(grace)
 	t.mu.Unlock()
-	settled := time.Since(t.since) >= t.h.server.config.OrphanGrace
+	settled := time.Since(t.since) >= grace
 	var due []pending
-	var live []base.ClientID
+	var silent []base.ClientID
 	err = t.h.group.Read(t.ctx, func(r shard.Reader) error {
-		due, live, left = nil, nil, false
+		due, left = nil, false
+		var live []base.ClientID
 		if err := namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
 			live = append(live, s.Client)
 			return true
 		}); err != nil {
 			return err
 		}
+		var held func(base.Ino) bool
+		if silent, held = t.openFiles(live); !settled || len(silent) > 0 {
+			held = nil // nothing may go
+		}
 		subtrees, err := t.subtrees(r)
 		if err != nil {
 			return err
 		}
 		for _, subtree := range subtrees {
-			found, more, err := t.scan(r, subtree, limit)
+			found, more, err := t.scan(r, subtree, limit, held)
 			if err != nil {
 				return err
 			}
@@ -69,33 +75,50 @@ func (t *tenure) purge() (left bool, err error) {
 		}
 		return nil
 	})
-	if err != nil || !settled {
-		return left || len(due) > 0, err
+	if err != nil {
+		return true, err
 	}
-	if silent := t.silent(live); len(silent) > 0 {
+	if left && settled && len(silent) > 0 {
 		t.h.server.events.askReports(silent, t.h.shard)
-		for _, p := range due {
-			left = left || len(p.orphans)+len(p.relocations) > 0
-		}
-		return left, nil
 	}
 	for _, p := range due {
-		kept, err := t.purgeFree(p, live)
-		if left = left || kept; err != nil {
+		if err := t.proposePurge(p); err != nil {
 			return true, err
 		}
 	}
 	return left, nil
 }
 
-// scan finds what lost its name, or moved, before limit; more tells that there
-// is something younger, or more than a page.
-func (t *tenure) scan(r shard.Reader, subtree base.SubtreeID, limit int64) (due pending, more bool, err error) {
+// openFiles returns the live sessions that have not reported to this holder in
+// this term (nothing is purged while there is one), and tells which inodes the
+// others have open.
+func (t *tenure) openFiles(live []base.ClientID) (silent []base.ClientID, held func(base.Ino) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var tables []*openTable
+	for _, id := range live {
+		c := t.clients[id]
+		if c == nil || !c.opens.reported {
+			silent = append(silent, id)
+		} else if c.opens.overflow || len(c.opens.inos) > 0 {
+			tables = append(tables, &c.opens)
+		}
+	}
+	return silent, func(ino base.Ino) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return slices.ContainsFunc(tables, func(o *openTable) bool { return o.holds(ino) })
+	}
+}
+
+// scan finds what lost its name, or moved, before limit and is not held (nil: all
+// is held); more tells that there is something else, or more than a page.
+func (t *tenure) scan(r shard.Reader, subtree base.SubtreeID, limit int64, held func(base.Ino) bool) (due pending, more bool, err error) {
 	due.subtree, due.beforeNS = subtree, limit+1
 	take := func(list *[]uint64, ino base.Ino, sinceNS int64) bool {
-		if sinceNS > limit {
+		if held == nil || sinceNS > limit || held(ino) {
 			more = true
-			return true
+			return held != nil
 		}
 		*list = append(*list, uint64(ino))
 		if len(*list) < purgePage {
@@ -115,54 +138,18 @@ func (t *tenure) scan(r shard.Reader, subtree base.SubtreeID, limit int64) (due 
 	return due, more, err
 }
 
-// silent returns the live sessions that have not reported to this holder in this
-// term. Nothing is purged while there is one.
-func (t *tenure) silent(live []base.ClientID) []base.ClientID {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var out []base.ClientID
-	for _, id := range live {
-		if c := t.clients[id]; c == nil || !c.opens.reported {
-			out = append(out, id)
-		}
-	}
-	return out
-}
-
-// purgeFree purges what nobody has open; kept tells that somebody has some open.
-func (t *tenure) purgeFree(p pending, live []base.ClientID) (kept bool, err error) {
-	free := func(inos []uint64) []uint64 {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		out := inos[:0]
-		for _, ino := range inos {
-			if t.heldLocked(base.Ino(ino), live) {
-				kept = true
-			} else {
-				out = append(out, ino)
-			}
-		}
-		return out
-	}
-	orphans, relocations := free(p.orphans), free(p.relocations)
+// proposePurge purges what was found.
+func (t *tenure) proposePurge(p pending) error {
+	orphans, relocations := p.orphans, p.relocations
 	for len(orphans) > 0 || len(relocations) > 0 {
 		n, m := min(len(orphans), purgeChunk), min(len(relocations), purgeChunk)
 		command := &canopyv1.PurgeCommand{Subtree: uint64(p.subtree), Orphans: orphans[:n], Relocations: relocations[:m], BeforeNs: p.beforeNS}
 		if _, err := t.propose(&canopyv1.Command{Own: &canopyv1.Command_Purge{Purge: command}}); err != nil {
-			return kept, err
+			return err
 		}
 		t.h.metrics.purged.Add(float64(n))
 		orphans, relocations = orphans[n:], relocations[m:]
 		t.activity.Add(1) // the deletion queue has work
 	}
-	return kept, nil
-}
-
-func (t *tenure) heldLocked(ino base.Ino, live []base.ClientID) bool {
-	for _, id := range live {
-		if c := t.clients[id]; c != nil && c.opens.holds(ino) {
-			return true
-		}
-	}
-	return false
+	return nil
 }
