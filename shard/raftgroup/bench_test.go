@@ -1,6 +1,7 @@
 package raftgroup
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -111,7 +112,8 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
-func benchGroup(b *testing.B, replicas, callers int, plain bool) {
+// benchCluster starts a shard and returns the group that holds its lease.
+func benchCluster(b *testing.B, replicas int, plain bool) *Group {
 	members := make(map[base.ReplicaID]Member)
 	for i := 1; i <= replicas; i++ {
 		members[base.ReplicaID(i)] = Member{base.NodeID(i), freeAddress(b)}
@@ -127,29 +129,32 @@ func benchGroup(b *testing.B, replicas, callers int, plain bool) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		defer func() {
-			if err := h.Close(b.Context()); err != nil {
+		b.Cleanup(func() {
+			if err := h.Close(context.Background()); err != nil {
 				b.Error(err)
 			}
 			if err := s.Close(); err != nil {
 				b.Error(err)
 			}
-		}()
+		})
 		g, err := h.Start(b.Context(), ReplicaConfig{Shard: 1, Replica: base.ReplicaID(i), Members: members, Machine: &blobMachine{shard: 1}})
 		if err != nil {
 			b.Fatal(err)
 		}
 		groups = append(groups, g)
 	}
-	var g *Group
-	for g == nil {
-		for _, c := range groups {
-			if c.Status().Self {
-				g = c
+	for {
+		for _, g := range groups {
+			if g.Status().Self {
+				return g
 			}
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+func benchGroup(b *testing.B, replicas, callers int, plain bool) {
+	g := benchCluster(b, replicas, plain)
 	before := g.Status().Applied
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -170,4 +175,20 @@ func benchGroup(b *testing.B, replicas, callers int, plain bool) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
 	b.ReportMetric(float64(b.N)/float64(max(g.Status().Applied-before, 1)), "ops/entry")
+}
+
+// BenchmarkRead is a read under the lease: snapshot, one key, lease check.
+func BenchmarkRead(b *testing.B) {
+	g := benchCluster(b, 1, false)
+	if _, err := g.Propose(b.Context(), []byte("x")); err != nil {
+		b.Fatal(err)
+	}
+	key := testKey(1, "y")
+	b.ReportAllocs()
+	for b.Loop() {
+		err := g.Read(b.Context(), func(r shard.Reader) error { _, _, err := r.Get(key); return err })
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
 }

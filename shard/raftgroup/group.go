@@ -34,7 +34,9 @@ type Group struct {
 	// The fast path of Read, written under mu: 0 while nothing may be answered.
 	ownEpoch   atomic.Uint64
 	validUntil atomic.Int64
+	validHint  atomic.Int64 // validUntil by Host.waited: saves running a read in vain
 	renewAsked atomic.Bool
+	reading    atomic.Int64  // reads that run: the lease is kept alive for long ones
 	leader     atomic.Uint64 // Raft's leader as replica id, 0: none known
 
 	wake    chan struct{}   // of run
@@ -207,12 +209,14 @@ func (g *Group) Propose(ctx context.Context, command []byte) ([]byte, error) {
 func (g *Group) Read(ctx context.Context, fn func(r shard.Reader) error) error {
 	for {
 		epoch := g.ownEpoch.Load()
-		if epoch != 0 && time.Duration(g.validUntil.Load()) > g.now() {
+		if epoch != 0 && time.Duration(g.validHint.Load()) > g.host.waited() {
+			g.reading.Add(1)
 			snap := g.host.cfg.Store.NewSnapshot()
 			err := fn(snap)
 			if cerr := snap.Close(); err == nil {
 				err = cerr
 			}
+			g.reading.Add(-1)
 			// B4: the lease is checked after the snapshot was taken and read.
 			if left := time.Duration(g.validUntil.Load()) - g.now(); left > 0 && g.ownEpoch.Load() == epoch {
 				if left < g.host.cfg.LeaseDuration/2 && g.renewAsked.CompareAndSwap(false, true) {
@@ -267,6 +271,7 @@ func (g *Group) waitForLease(ctx context.Context) error {
 
 // publishLocked makes the view's state visible to Read and to who waits for it.
 func (g *Group) publishLocked() {
+	g.validHint.Store(int64(g.host.waited() + g.view.until - g.now()))
 	g.validUntil.Store(int64(g.view.until))
 	g.ownEpoch.Store(uint64(g.view.own))
 	if g.readers > 0 || g.releasing || g.draining {

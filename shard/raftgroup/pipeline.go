@@ -235,7 +235,8 @@ func (g *Group) nextLocked(now time.Duration) *proposal {
 
 // renewalDueLocked: readers wait, or read and want the lease to stay.
 func (g *Group) renewalDueLocked(now time.Duration) bool {
-	return (g.readers > 0 && !g.view.valid(now)) || g.renewAsked.Load()
+	left := g.view.until - now
+	return (g.readers > 0 && left <= 0) || (g.reading.Load() > 0 && left < g.host.cfg.LeaseDuration/2) || g.renewAsked.Load()
 }
 
 // handOverLocked begins a release if another replica has become the leader: the
@@ -298,6 +299,9 @@ func (g *Group) dueAcquireLocked(now time.Duration) *acquisition {
 // pauseLocked says when something may be due without anything happening.
 func (g *Group) pauseLocked(now time.Duration) time.Duration {
 	pause := idlePause
+	if g.epoch != 0 {
+		pause = g.host.cfg.LeaseDuration / 4 // a read may be running
+	}
 	if g.resend {
 		pause = min(pause, g.resendAfter-now)
 	}
