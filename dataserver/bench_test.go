@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	benchFileBytes = 256 << 20
+	benchFileBytes = 128 << 20
 	benchPartBytes = 1 << 20
 	benchParallel  = 16
 )

@@ -173,7 +173,7 @@ func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 
 // copyRange sends bytes from here to the member.
 func (g *group) copyRange(ctx context.Context, key chunkstore.Key, id base.NodeID, offset, length, epoch uint64) error {
-	payload, crc, err := readPayload(g.s.store, key, offset, length, 0, nil)
+	payload, crc, err := g.s.readPayload(key, offset, length, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -184,16 +184,15 @@ func (g *group) copyRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 	}, payload)
 }
 
-// readPayload reads from the store into memory of the pool that gRPC uses.
-func readPayload(store *chunkstore.Store, key chunkstore.Key, offset, length, sizeEpoch uint64, cuts []*canopyv1.Cut) (mem.BufferSlice, uint32, error) {
-	pool := mem.DefaultBufferPool()
-	buffer := pool.Get(chunkstore.BufferBytes(offset, length))
-	data, crc, err := store.Read(key, offset, length, sizeEpoch, cuts, *buffer)
+// readPayload reads from the store into pooled memory that the caller frees.
+func (s *server) readPayload(key chunkstore.Key, offset, length, sizeEpoch uint64, cuts []*canopyv1.Cut) (mem.BufferSlice, uint32, error) {
+	buffer := s.memory.Get(chunkstore.BufferBytes(offset, length))
+	data, crc, err := s.store.Read(key, offset, length, sizeEpoch, cuts, *buffer)
 	if err != nil || len(data) == 0 {
-		pool.Put(buffer)
+		s.memory.Put(buffer)
 		return nil, crc, err
 	}
-	whole := mem.NewBuffer(buffer, pool)
+	whole := mem.NewBuffer(buffer, s.memory)
 	defer whole.Free()
 	skip := int(offset % chunkstore.BlockBytes)
 	return mem.BufferSlice{whole.Slice(skip, skip+len(data))}, crc, nil

@@ -119,6 +119,7 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server) (*
 		lease:         &lease{clock: config.Clock},
 		clients:       newIntake(config.Workers, config.QueuedBytes/2),
 		replicas:      newIntake(config.Workers, config.QueuedBytes/2),
+		memory:        link.NewPool(),
 		groups:        map[groupKey]*group{},
 		recoverySlots: make(chan struct{}, maxRecoveries),
 	}

@@ -226,7 +226,7 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 		if err := checkRange(key, c.Offset, uint64(c.Length), maxReadBytes); err != nil {
 			return nil, err
 		}
-		payload, crc, err := readPayload(g.s.store, key, c.Offset, uint64(c.Length), 0, nil)
+		payload, crc, err := g.s.readPayload(key, c.Offset, uint64(c.Length), 0, nil)
 		if err != nil {
 			return nil, err
 		}

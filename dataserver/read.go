@@ -60,7 +60,7 @@ func (g *group) readLocked(ctx context.Context, key chunkstore.Key, r *link.Requ
 		return nil, err
 	}
 	defer release()
-	payload, crc, err := readPayload(g.s.store, key, c.Offset, length, r.SizeEpoch, r.Cuts)
+	payload, crc, err := g.s.readPayload(key, c.Offset, length, r.SizeEpoch, r.Cuts)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
@@ -32,6 +33,7 @@ type server struct {
 	metrics  *metrics
 	clients  *intake
 	replicas *intake
+	memory   mem.BufferPool // of payloads read from disk
 
 	// ctx ends after the front has stopped; changes run under it, not under
 	// their streams.

@@ -74,7 +74,7 @@ func (s *sessions) begin(id writeID, now time.Time) (mine, join *running, was ou
 func (s *sessions) clientLocked(id writeID, now time.Time) (*session, error) {
 	c := s.clients[id.client]
 	if c == nil || id.incarnation > c.incarnation {
-		c = &session{incarnation: id.incarnation, done: map[uint64]outcome{}, running: map[uint64]*running{}}
+		c = &session{incarnation: id.incarnation, used: now, done: map[uint64]outcome{}, running: map[uint64]*running{}}
 		if s.clients == nil {
 			s.clients = map[uint64]*session{}
 		}

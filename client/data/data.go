@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/mem"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
+	"github.com/canopyfs/canopy/client/data/link"
 	"github.com/canopyfs/canopy/client/data/poolmap"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -64,6 +66,7 @@ type Data struct {
 	watcher *poolmap.Watcher
 	metrics *metrics
 	budget  *budget
+	memory  mem.BufferPool // of payloads
 	closed  chan struct{}
 	closing sync.Once
 
@@ -99,6 +102,7 @@ func New(config Config) (*Data, error) {
 	d := &Data{
 		config: config, logger: config.Logger, metrics: m,
 		budget:    &budget{size: config.MaxInFlightBytes},
+		memory:    link.NewPool(),
 		closed:    make(chan struct{}),
 		links:     map[base.NodeID]*serverLinks{},
 		sequences: map[groupKey]*sequence{},

@@ -119,10 +119,9 @@ func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c st
 	t := f.target(f.ID, c.Column)
 	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
 	// The copy is what makes "p is not kept" true when an attempt is abandoned.
-	pool := mem.DefaultBufferPool()
-	copied := pool.Get(len(p))
+	copied := d.memory.Get(len(p))
 	copy(*copied, p)
-	payload := mem.BufferSlice{mem.NewBuffer(copied, pool)}
+	payload := mem.BufferSlice{mem.NewBuffer(copied, d.memory)}
 	defer payload.Free()
 	crc := crc32.Checksum(*copied, castagnoli)
 	sequence := d.sequence(groupKey{t.pool, t.pg})

@@ -129,24 +129,10 @@ const copyBelowBytes = 4 << 10
 
 // UnmarshalFrame implements wire.Frame. The payload refers to data's buffers.
 func (r *Request) UnmarshalFrame(data mem.BufferSlice) error {
-	r.DataRequest, r.Payload = &canopyv1.DataRequest{}, nil
-	if total := data.Len(); total > copyBelowBytes {
-		first := data[0].ReadOnlyData()
-		if at, body, ok := findLast(first, 0, total, tagRequestWrite); ok {
-			if dataAt, payload, ok := findLast(first, body, total, tagWriteData); ok {
-				w := &canopyv1.WriteCall{}
-				if err := r.UnmarshalVT(first[:at]); err != nil {
-					return err
-				}
-				if err := w.UnmarshalVT(first[body:dataAt]); err != nil {
-					return err
-				}
-				r.Call = &canopyv1.DataRequest_Write{Write: w}
-				r.Payload = tail(data, payload)
-				return nil
-			}
-		}
+	if ok, err := r.unmarshalInPlace(data); ok || err != nil {
+		return err
 	}
+	r.DataRequest, r.Payload = &canopyv1.DataRequest{}, nil
 	if err := r.UnmarshalVT(data.Materialize()); err != nil {
 		return err
 	}
@@ -154,6 +140,38 @@ func (r *Request) UnmarshalFrame(data mem.BufferSlice) error {
 		r.Payload, w.Data = mem.BufferSlice{mem.SliceBuffer(w.Data)}, nil
 	}
 	return nil
+}
+
+// unmarshalInPlace decodes a large write whose data come last, as MarshalFrame
+// makes them. Not ok: decode the plain way.
+func (r *Request) unmarshalInPlace(data mem.BufferSlice) (ok bool, err error) {
+	total := data.Len()
+	if total <= copyBelowBytes {
+		return false, nil
+	}
+	first := data[0].ReadOnlyData()
+	at, body, ok := findLast(first, 0, total, tagRequestWrite)
+	if !ok {
+		return false, nil
+	}
+	dataAt, payload, ok := findLast(first, body, total, tagWriteData)
+	if !ok {
+		return false, nil
+	}
+	head, w := &canopyv1.DataRequest{}, &canopyv1.WriteCall{}
+	if err := head.UnmarshalVT(first[:at]); err != nil {
+		return false, err
+	}
+	if head.Call != nil {
+		return false, nil // a field that comes twice is merged
+	}
+	if err := w.UnmarshalVT(first[body:dataAt]); err != nil {
+		return false, err
+	}
+	w.Data = nil // of a field that comes twice the last counts
+	head.Call = &canopyv1.DataRequest_Write{Write: w}
+	r.DataRequest, r.Payload = head, tail(data, payload)
+	return true, nil
 }
 
 // UnmarshalFrame implements wire.Frame. The payload refers to data's buffers.
@@ -165,6 +183,7 @@ func (r *Response) UnmarshalFrame(data mem.BufferSlice) error {
 			if err := r.UnmarshalVT(first[:at]); err != nil {
 				return err
 			}
+			r.Data = nil // of a field that comes twice the last counts
 			r.Payload = tail(data, payload)
 			return nil
 		}
