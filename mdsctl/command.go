@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -162,6 +163,10 @@ func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	n, attr, err := c.FS(client.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}).Walk(ctx, path, follow)
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = fmt.Errorf("%s: %w", path, pe.Err) // which step of the walk failed is no news
+	}
 	if err != nil {
 		return nil, "", err
 	}

@@ -1,5 +1,3 @@
-// Command mdsctl shows and checks a Canopy cluster: see package mdsctl and
-// `mdsctl help`.
 package main
 
 import (

@@ -1,0 +1,27 @@
+// Command mdsctl shows and checks a Canopy cluster.
+//
+//	mdsctl status             one look at nodes, shards, layout services, data servers, capacity; problems in words
+//	mdsctl node ls            metadata nodes: address, pid where local, shards led and held
+//	mdsctl node drain NODE    hand over the shards that a node holds; --stop ends it
+//	mdsctl shard ls           shards with holder, leader and replicas
+//	mdsctl subtree ls         subtrees with owner, epoch, files and directories
+//	mdsctl session ls         clients' sessions at every shard
+//	mdsctl pool ls            pools, placement groups in short, data servers
+//	mdsctl stat PATH          all attributes, and where the metadata lives
+//	mdsctl layout PATH        which stripe of a file lies on which data servers
+//	mdsctl checksum SHARD     compare the replicas of a shard: equal or DIFFERENT
+//	mdsctl fsck [--data]      check all shards, and that stored bytes and files agree
+//	mdsctl completion SHELL   completion for bash, zsh, fish or powershell
+//
+// The cluster is --cluster HOST:PORT[,HOST:PORT...] (metadata nodes), else
+// CANOPY_CLUSTER, else the `canopy up` of this machine; a PATH below a mount of
+// this machine means that mount's cluster. PATH is otherwise a path of the
+// namespace, such as /data.
+//
+// -o json prints one JSON value with stable field names: lists for the `ls`
+// commands, an object for the others. --timeout bounds how long one process may
+// take to answer.
+//
+// Exit code 0: all is well. 1: the command failed, or status, checksum or fsck
+// found something wrong. One line on standard error says what.
+package main
