@@ -64,7 +64,7 @@ func (b *batch) createExisting(who identity, c *canopyv1.CreateCall, d *director
 		if err := who.accessObject(o, mayWrite); err != nil {
 			return nil, err
 		}
-		if err := b.truncate(o, 0, !who.isRoot()); err != nil {
+		if err := b.truncate(o, 0, who); err != nil {
 			return nil, err
 		}
 		if err := b.changed(o); err != nil {

@@ -37,19 +37,25 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return b.answer(o), nil
 	}
 	if c.Mask&maskSize != 0 {
-		if err := b.truncate(o, c.Size, !who.isRoot()); err != nil {
+		if err := b.truncate(o, c.Size, who); err != nil {
 			return nil, err
 		}
 	}
 	b.setTimes(o, c)
 	mode, uid, gid := o.owner()
+	mode = who.chownedMode(mode, gid, c)
 	if c.Mask&maskUID != 0 {
 		uid = c.Uid
 	}
 	if c.Mask&maskGID != 0 {
 		gid = c.Gid
 	}
-	mode = who.newMode(mode, gid, c)
+	if c.Mask&maskMode != 0 {
+		mode = mode&schema.TypeMask | c.Mode&modeBits
+		if !who.isRoot() && !who.inGroup(gid) {
+			mode &^= setGID
+		}
+	}
 	if o.isDir() {
 		o.dir.Mode, o.dir.UID, o.dir.GID = mode, uid, gid
 	} else {
@@ -119,24 +125,15 @@ func (b *batch) setTimes(o *object, c *canopyv1.SetAttrCall) {
 	}
 }
 
-// newMode returns the mode after the change. A change of owner or group takes
-// set-user-id and set-group-id from what can be executed, root's change too; a
-// chmod by someone outside the group (gid: the new one) cannot set set-group-id.
-func (i identity) newMode(mode, gid uint32, c *canopyv1.SetAttrCall) uint32 {
-	kind := mode & schema.TypeMask
-	if kind != schema.TypeDir {
-		if c.Mask&(maskUID|maskGID|maskKillPriv) != 0 {
-			if c.Mask&(maskUID|maskGID) != 0 && mode&setGID != 0 && !i.isRoot() && !i.inGroup(gid) {
-				mode &^= setGID
-			}
-			mode = withoutPrivileges(mode)
-		}
+// chownedMode returns the mode after a change of owner or group, by root too: no
+// set-user-id and no set-group-id on what can be executed, nor set-group-id for
+// somebody outside the old group.
+func (i identity) chownedMode(mode, oldGID uint32, c *canopyv1.SetAttrCall) uint32 {
+	if mode&schema.TypeMask == schema.TypeDir || c.Mask&(maskUID|maskGID|maskKillPriv) == 0 {
+		return mode
 	}
-	if c.Mask&maskMode != 0 {
-		mode = kind | c.Mode&modeBits
-		if !i.isRoot() && !i.inGroup(gid) {
-			mode &^= setGID
-		}
+	if c.Mask&(maskUID|maskGID) != 0 && !i.isRoot() && !i.inGroup(oldGID) {
+		mode &^= setGID
 	}
-	return mode
+	return withoutPrivileges(mode)
 }

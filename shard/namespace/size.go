@@ -14,7 +14,7 @@ const maxCuts = 64
 // J1). It does so for every new size: behind a size that grows there may be
 // bytes that a client wrote and did not report yet. Reservations end with the
 // epoch that they were made in. The caller writes the object.
-func (b *batch) truncate(o *object, size uint64, killPriv bool) error {
+func (b *batch) truncate(o *object, size uint64, who identity) error {
 	n, err := o.file()
 	if err != nil {
 		return err
@@ -32,7 +32,10 @@ func (b *batch) truncate(o *object, size uint64, killPriv bool) error {
 	n.AllocatedBytes = min(n.AllocatedBytes, roundUp(size))
 	b.cut(n, size)
 	b.wrote(n)
-	if killPriv {
+	if !who.isRoot() {
+		if !who.inGroup(n.GID) {
+			n.Mode &^= setGID
+		}
 		if err := b.killPrivileges(o); err != nil {
 			return err
 		}

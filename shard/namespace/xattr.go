@@ -126,7 +126,7 @@ func setXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	key := schema.XattrKey(b.key(o), c.Name)
-	exists, err := b.hasXattr(o, key)
+	old, exists, err := b.xattrValue(o, key)
 	switch {
 	case err != nil:
 		return nil, err
@@ -134,6 +134,8 @@ func setXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.Exist
 	case !exists && c.Flags == xattrReplace:
 		return nil, fserr.NoData
+	case exists && bytes.Equal(old, c.Value):
+		return b.answer(o), nil // as ext4: nothing changes, ctime neither
 	}
 	if !exists {
 		names := o.xattrNames()
@@ -188,18 +190,18 @@ func (v *view) answer(o *object) *canopyv1.Result {
 	return r
 }
 
-func (v *view) hasXattr(o *object, key []byte) (bool, error) {
+// xattrValue returns the value at one of o's xattr keys, valid as a Get's.
+func (v *view) xattrValue(o *object, key []byte) (value []byte, found bool, err error) {
 	if *o.xattrNames() == 0 {
-		return false, nil
+		return nil, false, nil
 	}
-	_, found, err := v.r.Get(key)
-	return found, err
+	return v.r.Get(key)
 }
 
 // dropXattr deletes one xattr if it is there. The object is the caller's to write.
 func (b *batch) dropXattr(o *object, name []byte) (bool, error) {
 	key := schema.XattrKey(b.key(o), name)
-	found, err := b.hasXattr(o, key)
+	_, found, err := b.xattrValue(o, key)
 	if err != nil || !found {
 		return false, err
 	}
@@ -219,10 +221,7 @@ func getXattr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err := identityOf(op.Cred).xattrAccess(o, c.Name, mayRead); err != nil {
 		return nil, err
 	}
-	if *o.xattrNames() == 0 {
-		return nil, fserr.NoData
-	}
-	b, found, err := v.r.Get(schema.XattrKey(v.key(o), c.Name))
+	b, found, err := v.xattrValue(o, schema.XattrKey(v.key(o), c.Name))
 	if err != nil {
 		return nil, err
 	}
