@@ -168,13 +168,21 @@ func (t *tenure) listSessions(ctx context.Context) ([]*canopyv1.SessionInfo, err
 	var out []*canopyv1.SessionInfo
 	err := t.h.group.Read(ctx, func(r shard.Reader) error {
 		out = nil
-		return namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
+		err := namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
 			out = append(out, &canopyv1.SessionInfo{
-				Client: uint64(s.Client), Shard: uint64(t.h.shard), Host: s.Host, Pid: s.PID, Mount: s.Mount,
-				OpenedNs: s.OpenedNS, Floor: uint64(s.Floor),
+				Client: uint64(s.Client), Shard: uint64(t.h.shard), Host: s.Host, Pid: s.PID, Mount: s.Mount, OpenedNs: s.OpenedNS,
 			})
 			return true
 		})
+		for _, s := range out {
+			if err != nil {
+				break
+			}
+			var floor base.Seq
+			floor, err = namespace.Floor(r, t.h.shard, base.ClientID(s.Client))
+			s.Floor = uint64(floor)
+		}
+		return err
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()

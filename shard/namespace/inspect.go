@@ -175,48 +175,44 @@ type SessionInfo struct {
 	PID      uint32
 	Mount    string
 	OpenedNS int64
-	Floor    base.Seq // the highest of its floors in the shard's subtrees
 }
 
 // Sessions lists the open sessions (PROTOCOLS C3).
 func Sessions(r shard.Reader, id base.ShardID, fn func(SessionInfo) bool) error {
-	var all []SessionInfo
 	lo, hi := schema.KindRange(id, base.ShardMeta, schema.KindSession)
-	err := r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+	return r.Scan(lo, hi, func(key, value []byte) (bool, error) {
 		s, err := schema.DecodeSession(value)
 		if err != nil {
 			return false, err
 		}
 		client, _, _ := schema.InoOf(key)
-		all = append(all, SessionInfo{base.ClientID(client), s.Host, s.PID, s.Mount, s.OpenedNS, s.Base})
-		return true, nil
+		return fn(SessionInfo{base.ClientID(client), s.Host, s.PID, s.Mount, s.OpenedNS}), nil
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// Floor returns a client's floor: the highest of those in the shard's subtrees, 0
+// for a client without results (PROTOCOLS C2). It reads the client's results.
+func Floor(r shard.Reader, id base.ShardID, client base.ClientID) (base.Seq, error) {
 	var subtrees []base.SubtreeID
 	if err := eachSubtree(r, id, func(s base.SubtreeID, _ schema.Subtree) { subtrees = append(subtrees, s) }); err != nil {
-		return err
+		return 0, err
 	}
-	for _, s := range all {
-		for _, subtree := range subtrees {
-			lo, hi := schema.ResultsRange(id, subtree, s.Client)
-			err := r.Scan(lo, hi, func(_, value []byte) (bool, error) {
-				x, err := schema.DecodeResults(value)
-				if err == nil {
-					s.Floor = max(s.Floor, x.Floor)
-				}
-				return true, err
-			})
+	var floor base.Seq
+	for _, subtree := range subtrees {
+		lo, hi := schema.ResultsRange(id, subtree, client)
+		err := r.Scan(lo, hi, func(_, value []byte) (bool, error) {
+			x, err := schema.DecodeResults(value)
 			if err != nil {
-				return err
+				return false, err
 			}
-		}
-		if !fn(s) {
-			return nil
+			floor = max(floor, x.Floor)
+			return true, nil
+		})
+		if err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return floor, nil
 }
 
 // Locate resolves a place in a subtree as operations do: along relocations,

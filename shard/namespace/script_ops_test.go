@@ -221,11 +221,16 @@ func (r *rig) queues() string {
 
 func (r *rig) sessionList() string {
 	var out []string
-	if err := Sessions(r.kv, testShard, func(s SessionInfo) bool {
-		out = append(out, fmt.Sprintf("%v %s:%d %s opened=%d floor=%d", s.Client, s.Host, s.PID, s.Mount, s.OpenedNS, s.Floor))
-		return true
-	}); err != nil {
+	var clients []SessionInfo
+	if err := Sessions(r.kv, testShard, func(s SessionInfo) bool { clients = append(clients, s); return true }); err != nil {
 		r.t.Fatal(err)
+	}
+	for _, s := range clients {
+		floor, err := Floor(r.kv, testShard, s.Client)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		out = append(out, fmt.Sprintf("%v %s:%d %s opened=%d floor=%d", s.Client, s.Host, s.PID, s.Mount, s.OpenedNS, floor))
 	}
 	if err := Subtrees(r.kv, testShard, func(s SubtreeInfo) bool {
 		out = append(out, fmt.Sprintf("subtree %d epoch=%d %s root=%s files=%d directories=%d bytes=%d",
