@@ -845,6 +845,7 @@ type HeartbeatServerRequest struct {
 	MapRevision   uint64                 `protobuf:"varint,3,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"` // what the server has adopted
 	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	FreeBytes     uint64                 `protobuf:"varint,5,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Leaving       bool                   `protobuf:"varint,6,opt,name=leaving,proto3" json:"leaving,omitempty"` // the server serves no more: its lease ends now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -912,6 +913,13 @@ func (x *HeartbeatServerRequest) GetFreeBytes() uint64 {
 		return x.FreeBytes
 	}
 	return 0
+}
+
+func (x *HeartbeatServerRequest) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
 }
 
 type HeartbeatServerResponse struct {
@@ -1227,7 +1235,7 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x19\n" +
 	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12$\n" +
 	"\x03map\x18\x06 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\x12\x16\n" +
-	"\x06server\x18\a \x01(\x04R\x06server\"\xb5\x01\n" +
+	"\x06server\x18\a \x01(\x04R\x06server\"\xcf\x01\n" +
 	"\x16HeartbeatServerRequest\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12!\n" +
@@ -1235,7 +1243,8 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
 	"\n" +
-	"free_bytes\x18\x05 \x01(\x04R\tfreeBytes\"\xaf\x01\n" +
+	"free_bytes\x18\x05 \x01(\x04R\tfreeBytes\x12\x18\n" +
+	"\aleaving\x18\x06 \x01(\bR\aleaving\"\xaf\x01\n" +
 	"\x17HeartbeatServerResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +

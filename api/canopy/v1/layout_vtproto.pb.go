@@ -790,6 +790,16 @@ func (m *HeartbeatServerRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Leaving {
+		i--
+		if m.Leaving {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.FreeBytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FreeBytes))
 		i--
@@ -1357,6 +1367,9 @@ func (m *HeartbeatServerRequest) SizeVT() (n int) {
 	}
 	if m.FreeBytes != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.FreeBytes))
+	}
+	if m.Leaving {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3641,6 +3654,26 @@ func (m *HeartbeatServerRequest) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Leaving", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Leaving = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
