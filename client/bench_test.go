@@ -63,6 +63,8 @@ func benchmark(b *testing.B, callers int, op func(c *Client, i int64) error) {
 	var wg sync.WaitGroup
 	b.ReportAllocs()
 	b.ResetTimer()
+	before := cpu(b)
+	defer func() { b.ReportMetric(float64(cpu(b)-before)/1e3/float64(b.N), "cpu-us/op") }()
 	for range callers {
 		wg.Go(func() {
 			for {
@@ -78,6 +80,16 @@ func benchmark(b *testing.B, callers int, op func(c *Client, i int64) error) {
 		})
 	}
 	wg.Wait()
+}
+
+// cpu returns the processor time of this process, in nanoseconds: of the client
+// and of the node that answers.
+func cpu(b *testing.B) int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
 }
 
 func BenchmarkCreate(b *testing.B) {

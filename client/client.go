@@ -66,6 +66,10 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.connect(ctx, cfg)
+}
+
+func (c *Client) connect(ctx context.Context, cfg Config) (_ *Client, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		timeout := cfg.DialTimeout
 		if timeout <= 0 {
@@ -94,9 +98,14 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		c.stop()
 		return nil, err
 	}
+	c.start()
+	return c, nil
+}
+
+// start starts what works in the background.
+func (c *Client) start() {
 	c.wg.Go(func() { c.flusher.run(c.ctx) })
 	c.wg.Go(func() { c.opens.run(c.ctx) })
-	return c, nil
 }
 
 // newClient makes the parts, without any connection.

@@ -127,6 +127,31 @@ func (x extents) over(newer extents) extents {
 	return x
 }
 
+// without returns x less what newer covers.
+func (x extents) without(newer extents) extents {
+	if len(newer) == 0 {
+		return x
+	}
+	var out extents
+	for _, e := range x {
+		for i := newer.search(e.off); i < len(newer) && newer[i].off < e.end(); i++ {
+			n := newer[i]
+			if n.off > e.off {
+				out = append(out, extent{e.off, e.b[: n.off-e.off : n.off-e.off]})
+			}
+			if n.end() >= e.end() {
+				e.b = nil
+				break
+			}
+			e = extent{n.end(), e.b[n.end()-e.off:]}
+		}
+		if len(e.b) > 0 {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // cut drops what lies at or beyond at.
 func (x *extents) cut(at int64) {
 	for i, e := range *x {

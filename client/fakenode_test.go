@@ -42,6 +42,7 @@ type verdict struct {
 	result *canopyv1.Result // answer this, do not run
 	drop   bool             // drop the stream, do not run
 	mute   bool             // run, but never answer
+	hold   bool             // neither run nor answer
 }
 
 var errDropped = errors.New("dropped by the test")
@@ -279,7 +280,7 @@ func (n *fakeNode) operate(client uint64, request *canopyv1.OperateRequest, op *
 	if hook != nil {
 		v = hook(n, op, request.Floor)
 	}
-	if v.drop || v.result != nil {
+	if v.drop || v.hold || v.result != nil {
 		return v.result, v.drop
 	}
 	s := n.c.shards[base.ShardID(request.Shard)]
@@ -374,11 +375,21 @@ func (c *fakeCluster) setAfter(after func(n *fakeNode, op *canopyv1.Op, r *canop
 // connect returns a client of the fake, with the data plane, closed at the end.
 func (c *fakeCluster) connect(t testing.TB, d DataPlane, edit ...func(*Config)) *Client {
 	t.Helper()
+	return c.connectAged(t, d, writeBackAge, edit...)
+}
+
+// connectAged is connect with another age of write-back.
+func (c *fakeCluster) connectAged(t testing.TB, d DataPlane, age time.Duration, edit ...func(*Config)) *Client {
+	t.Helper()
 	cfg := Config{Cluster: c.nodes[0].address, Data: d, Mount: "test"}
 	for _, e := range edit {
 		e(&cfg)
 	}
-	client, err := Connect(t.Context(), cfg)
+	client, err := newClient(cfg)
+	if err == nil {
+		client.flusher.age = age
+		client, err = client.connect(t.Context(), cfg)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +421,7 @@ func (c *fakeCluster) names() []string {
 // eventually waits until the condition holds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}

@@ -137,13 +137,14 @@ func (st *fileState) adoptLocked(attr *Attr) {
 		return
 	}
 	for _, b := range st.blocks {
-		st.againLocked(b, &b.written)
+		st.againLocked(b, &b.written, b.flight)
 	}
 	st.notifyLocked()
 }
 
-// againLocked makes a layer that was sent dirty again.
-func (st *fileState) againLocked(b *block, layer *extents) {
+// againLocked makes a layer that was sent dirty again, but for what the newer
+// layers, which were sent later, cover.
+func (st *fileState) againLocked(b *block, layer *extents, newer ...extents) {
 	if len(*layer) == 0 {
 		return
 	}
@@ -151,7 +152,11 @@ func (st *fileState) againLocked(b *block, layer *extents) {
 	if len(b.dirty) == 0 {
 		b.since = time.Now()
 	}
-	b.dirty = layer.over(b.dirty)
+	older := *layer
+	for _, n := range newer {
+		older = older.without(n)
+	}
+	b.dirty = older.over(b.dirty)
 	*layer = nil
 	b.gen = 0 // older than any flush
 	st.c.flusher.budget.release(before - b.dirty.bytes())
@@ -166,17 +171,17 @@ func (st *fileState) endLocked() int64 {
 	return end
 }
 
-// overlay returns attr with what this client has not reported.
+// overlay returns attr, which observe has seen, with what this client has not
+// reported. The size is not attr's: that may be older than a report since.
 func (st *fileState) overlay(attr *Attr) *Attr {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if len(st.blocks) == 0 && !st.unreported {
+	size := uint64(max(st.size, st.endLocked()))
+	if len(st.blocks) == 0 && !st.unreported && !st.reporting && size == attr.Size {
 		return attr
 	}
 	own := cloneAttr(attr)
-	if attr.SizeEpoch >= st.file.SizeEpoch {
-		own.Size = max(own.Size, uint64(st.endLocked()))
-	}
+	own.Size = size
 	own.Blocks += (st.allocated + 511) / 512
 	own.MtimeNs, own.CtimeNs = max(own.MtimeNs, st.modified), max(own.CtimeNs, st.modified)
 	if st.killPriv {

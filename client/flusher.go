@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	writeOuts      = 32                     // write-outs of blocks at a time, over all files
-	writeBackAge   = time.Second            // how long bytes wait for more
-	flushInterval  = 250 * time.Millisecond // how often ages are looked at
-	flushSpacing   = 2 * time.Millisecond   // between two rounds under pressure
-	reportFraction = 4                      // a file reports when this part of the budget waits for it
+	writeOuts      = 32                   // write-outs of blocks at a time, over all files
+	writeBackAge   = time.Second          // how long bytes wait for more
+	agesPerCheck   = 4                    // how often in that time ages are looked at
+	flushSpacing   = 2 * time.Millisecond // between two rounds under pressure
+	reportFraction = 4                    // a file reports when this part of the budget waits for it
 )
 
 // flusher writes back in the background: full blocks at once, others when they
@@ -22,6 +22,7 @@ const (
 type flusher struct {
 	c      *Client
 	budget budget
+	age    time.Duration // writeBackAge
 	slots  chan struct{} // write-outs under way
 	wake   chan struct{}
 
@@ -30,7 +31,7 @@ type flusher struct {
 }
 
 func newFlusher(c *Client, limit int64) *flusher {
-	return &flusher{c: c, budget: budget{limit: limit}, slots: make(chan struct{}, writeOuts),
+	return &flusher{c: c, budget: budget{limit: limit}, age: writeBackAge, slots: make(chan struct{}, writeOuts),
 		wake: make(chan struct{}, 1), files: map[*fileState]struct{}{}}
 }
 
@@ -93,7 +94,7 @@ func (f *flusher) list() []*fileState {
 
 // run works until ctx ends.
 func (f *flusher) run(ctx context.Context) {
-	ticker := time.NewTicker(flushInterval)
+	ticker := time.NewTicker(f.age / agesPerCheck)
 	defer ticker.Stop()
 	for {
 		select {
@@ -124,14 +125,14 @@ func (st *fileState) background(now time.Time, pressed bool) {
 	idle := true
 	for _, b := range st.blocks {
 		kept += b.written.bytes()
-		due := pressed || now.Sub(b.since) >= writeBackAge || b.dirty.bytes() >= blockBytes
+		due := pressed || now.Sub(b.since) >= f.age || b.dirty.bytes() >= blockBytes
 		if len(b.dirty) > 0 && len(b.flight) == 0 && due && f.trySlot() && !st.startLocked(b) {
 			f.freeSlot()
 		}
 		idle = idle && len(b.flight) == 0
 	}
 	if st.unreported && !st.reporting &&
-		(kept >= f.budget.limit/reportFraction || idle && (pressed || now.Sub(st.since) >= writeBackAge)) {
+		(kept >= f.budget.limit/reportFraction || idle && (pressed || now.Sub(st.since) >= f.age)) {
 		st.reportLocked()
 	}
 }

@@ -59,11 +59,11 @@ func (n *Inode) subtreeID() base.SubtreeID {
 	return n.subtree
 }
 
-// see takes attributes that an answer carried, if they are newer than what is
-// known, and where the inode is.
-func (n *Inode) see(attr *Attr) {
+// see takes attributes that an answer carried and returns the newest known: two
+// answers can overtake each other.
+func (n *Inode) see(attr *Attr) *Attr {
 	if attr == nil {
-		return
+		return nil
 	}
 	n.mu.Lock()
 	if n.attr == nil || attr.Version >= n.attr.Version {
@@ -72,20 +72,22 @@ func (n *Inode) see(attr *Attr) {
 			n.subtree = base.SubtreeID(attr.Subtree)
 		}
 	}
+	newest := n.attr
 	n.mu.Unlock()
 	if st := n.file.Load(); st != nil {
 		st.observe(attr)
 	}
+	return newest
 }
 
 // show is see, and returns the attributes as this client's programs have to see
 // them: with the buffered writes.
 func (n *Inode) show(attr *Attr) *Attr {
-	n.see(attr)
+	newest := n.see(attr)
 	if st := n.file.Load(); st != nil {
-		return st.overlay(attr)
+		return st.overlay(newest)
 	}
-	return attr
+	return newest
 }
 
 // at notes the name under which what is no directory was seen.

@@ -116,7 +116,7 @@ func TestOutstandingBoundAndFloor(t *testing.T) {
 			wrong++
 		}
 		if holding.Load() {
-			return verdict{mute: true}
+			return verdict{hold: true}
 		}
 		return verdict{}
 	})

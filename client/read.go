@@ -51,7 +51,7 @@ func (st *fileState) read(ctx context.Context, p []byte, off int64) (int, error)
 		}
 		v := st.look(p, off)
 		n := clamp(max(v.size, v.end), off, len(p))
-		err := st.fetch(ctx, v, p[:n], off)
+		holes, err := st.fetch(ctx, v, p[:n], off)
 		if ask != nil {
 			if askErr := <-ask; askErr != nil {
 				return 0, askErr
@@ -61,7 +61,7 @@ func (st *fileState) read(ctx context.Context, p []byte, off int64) (int, error)
 		if err != nil && fserr.KindOf(err) != fserr.OldEpoch {
 			return 0, err
 		}
-		now, same := st.current(v.file.SizeEpoch)
+		size, end, same := st.current(v.file.SizeEpoch)
 		switch {
 		case err != nil && same:
 			// The data servers know of a cut that the metadata service did not show.
@@ -69,7 +69,7 @@ func (st *fileState) read(ctx context.Context, p []byte, off int64) (int, error)
 			if err := pause(ctx, backoff(try)); err != nil {
 				return 0, err
 			}
-		case err == nil && same && clamp(now, off, len(p)) <= n:
+		case err == nil && same && clamp(max(size, end), off, len(p)) <= n && !(holes && size > v.size):
 			return n, nil
 		}
 	}
@@ -95,31 +95,38 @@ func (st *fileState) look(p []byte, off int64) view {
 	return v
 }
 
-// fetch reads the gaps that lie within p from the data servers.
-func (st *fileState) fetch(ctx context.Context, v view, p []byte, off int64) error {
+// fetch reads the gaps that lie within p from the data servers. Between the
+// server's end and this client's own bytes there are holes; whether it met one
+// matters if the server's end turns out to be further on.
+func (st *fileState) fetch(ctx context.Context, v view, p []byte, off int64) (holes bool, err error) {
 	end := off + int64(len(p))
 	for _, g := range v.gaps {
 		if g.lo >= end {
 			break
 		}
 		part := p[g.lo-off : min(g.hi, end)-off]
-		if g.lo >= v.size {
-			clear(part) // a hole between the server's end and our own bytes
+		stored := clamp(v.size, g.lo, len(part))
+		if stored < len(part) {
+			holes = true
+			clear(part[stored:])
+		}
+		if stored == 0 {
 			continue
 		}
-		if _, err := st.c.data.ReadAt(ctx, v.file, part, g.lo); err != nil {
-			return err
+		if _, err := st.c.data.ReadAt(ctx, v.file, part[:stored], g.lo); err != nil {
+			return holes, err
 		}
-		st.c.metrics.read.Add(float64(len(part)))
+		st.c.metrics.read.Add(float64(stored))
 	}
-	return nil
+	return holes, nil
 }
 
-// current returns the size now, and whether the size epoch is still the one.
-func (st *fileState) current(epoch uint64) (size int64, same bool) {
+// current returns the server's size and the end of the unreported bytes now, and
+// whether the size epoch is still the one.
+func (st *fileState) current(epoch uint64) (size, end int64, same bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return max(st.size, st.endLocked()), st.file.SizeEpoch == epoch
+	return st.size, st.endLocked(), st.file.SizeEpoch == epoch
 }
 
 // clamp returns how many of n bytes at off lie below size.

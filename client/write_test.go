@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -512,53 +514,35 @@ func TestWriteClearsSetID(t *testing.T) {
 }
 
 // Random writes, reads, truncations and flushes by several handles of two
-// clients, one after the other, agree with a byte slice.
+// clients, one after the other, agree with a byte slice, also while write-back
+// and slow data servers interfere at every moment.
 func TestRandomAgainstModel(t *testing.T) {
+	for _, age := range []time.Duration{writeBackAge, 4 * time.Millisecond} {
+		t.Run(age.String(), func(t *testing.T) { randomAgainstModel(t, age) })
+	}
+}
+
+func randomAgainstModel(t *testing.T, age time.Duration) {
 	seed := rand.Uint64()
+	if v, err := strconv.ParseUint(os.Getenv("CANOPY_SEED"), 10, 64); err == nil {
+		seed = v
+	}
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	f, d := newFake(t, 1), newMemData()
-	clients := []*Client{f.connect(t, d), f.connect(t, d)}
+	var calls atomic.Int64
+	d.setFail(func(op string, _ data.File, _, _ int64) error {
+		if age < writeBackAge && op == "write" && calls.Add(1)%3 == 0 {
+			time.Sleep(3 * time.Millisecond)
+		}
+		return nil
+	})
+	clients := []*Client{f.connectAged(t, d, age), f.connectAged(t, d, age)}
 	create(t, clients[0], "x").Close(t.Context())
 	files := []*File{open(t, clients[0], "x", syscall.O_RDWR), open(t, clients[1], "x", syscall.O_RDWR)}
-	var model []byte
-	at := 0
-	for step := range 2000 {
-		w := files[at]
-		switch k := rng.IntN(20); {
-		case k < 9:
-			p := make([]byte, 1+rng.IntN([]int{50, 5000, 300_000}[rng.IntN(3)]))
-			for i := range p {
-				p[i] = byte(rng.Uint32())
-			}
-			off := rng.IntN(2_500_000)
-			must[int](t)(w.WriteAt(t.Context(), p, int64(off)))
-			if need := off + len(p); need > len(model) {
-				model = append(model, make([]byte, need-len(model))...)
-			}
-			copy(model[off:], p)
-		case k < 14:
-			off, n := rng.IntN(len(model)+10), rng.IntN(200_000)
-			want := model[min(off, len(model)):min(off+n, len(model))]
-			if got := read(t, w, n, int64(off)); got != string(want) {
-				t.Fatalf("step %d: read of %d at %d differs", step, n, off)
-			}
-		case k < 15:
-			size := rng.IntN(2_500_000)
-			if err := w.Truncate(t.Context(), uint64(size)); err != nil {
-				t.Fatal(err)
-			}
-			model = append(model[:min(size, len(model))], make([]byte, max(0, size-len(model)))...)
-		case k < 16:
-			if got := must[*Attr](t)(clients[at].GetAttr(t.Context(), root, w.Inode())).Size; got != uint64(len(model)) {
-				t.Fatalf("step %d: size %d, want %d", step, got, len(model))
-			}
-		default:
-			if err := w.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			at = rng.IntN(2)
-		}
+	m := &fileModel{t: t, rng: rng}
+	for step := range 1500 {
+		m.step(step, clients[m.at], files[m.at])
 	}
 	for i, c := range clients {
 		if err := files[i].Close(t.Context()); err != nil {
@@ -567,5 +551,51 @@ func TestRandomAgainstModel(t *testing.T) {
 		if n := c.flusher.budget.inUse(); n != 0 {
 			t.Errorf("client %d: %d bytes are still accounted", i, n)
 		}
+	}
+}
+
+// fileModel is what a file has to hold; at is the client whose turn it is.
+type fileModel struct {
+	t     *testing.T
+	rng   *rand.Rand
+	bytes []byte
+	at    int
+}
+
+func (m *fileModel) step(step int, c *Client, w *File) {
+	t, rng := m.t, m.rng
+	switch k := rng.IntN(20); {
+	case k < 9:
+		p := make([]byte, 1+rng.IntN([]int{50, 5000, 300_000}[rng.IntN(3)]))
+		for i := range p {
+			p[i] = byte(rng.Uint32())
+		}
+		off := rng.IntN(2_500_000)
+		must[int](t)(w.WriteAt(t.Context(), p, int64(off)))
+		if need := off + len(p); need > len(m.bytes) {
+			m.bytes = append(m.bytes, make([]byte, need-len(m.bytes))...)
+		}
+		copy(m.bytes[off:], p)
+	case k < 14:
+		off, n := rng.IntN(len(m.bytes)+10), rng.IntN(200_000)
+		want := m.bytes[min(off, len(m.bytes)):min(off+n, len(m.bytes))]
+		if got := read(t, w, n, int64(off)); got != string(want) {
+			t.Fatalf("step %d: read of %d at %d differs", step, n, off)
+		}
+	case k < 15:
+		size := rng.IntN(2_500_000)
+		if err := w.Truncate(t.Context(), uint64(size)); err != nil {
+			t.Fatal(err)
+		}
+		m.bytes = append(m.bytes[:min(size, len(m.bytes))], make([]byte, max(0, size-len(m.bytes)))...)
+	case k < 16:
+		if got := must[*Attr](t)(c.GetAttr(t.Context(), root, w.Inode())).Size; got != uint64(len(m.bytes)) {
+			t.Fatalf("step %d: size %d, want %d", step, got, len(m.bytes))
+		}
+	default:
+		if err := w.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.at = rng.IntN(2)
 	}
 }

@@ -275,7 +275,7 @@ func (st *fileState) report(call *canopyv1.ReportSizeCall) {
 	case old, st.c.ctx.Err() != nil:
 		st.allocated += call.AllocatedBytes
 		for _, b := range st.blocks {
-			st.againLocked(b, &b.reporting)
+			st.againLocked(b, &b.reporting, b.written, b.flight)
 		}
 	default:
 		st.giveUpLocked(err)
