@@ -82,10 +82,10 @@ func ruleFor(pkg string) (rule, bool) {
 	return rule{}, false
 }
 
-// TestImports: tests may reach further (a client is tested over the real state
+// checkImports: tests may reach further (a client is tested over the real state
 // machine), but nothing ever imports cmd, and only cmd imports loadtest.
-func TestImports(t *testing.T) {
-	for _, f := range parseTree(t) {
+func checkImports(t *testing.T, files []file) {
+	for _, f := range files {
 		r, ok := ruleFor(f.pkg)
 		if !ok {
 			t.Errorf("%s: no import rule for package %s", f.name, f.pkg)
@@ -116,8 +116,8 @@ var soleUsers = []struct {
 	{"github.com/spf13/cobra", []string{"cmd", "mdsctl", "loadtest"}},
 }
 
-func TestSoleUsers(t *testing.T) {
-	for _, f := range parseTree(t) {
+func checkSoleUsers(t *testing.T, files []file) {
+	for _, f := range files {
 		_, others := f.imports()
 		for _, imported := range others {
 			for _, u := range soleUsers {

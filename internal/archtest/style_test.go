@@ -12,8 +12,8 @@ var pure = []string{"shard", "shard/schema", "shard/namespace", "shard/txn", "sh
 
 var impureImports = []string{"os", "os/exec", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "log", "syscall"}
 
-func TestPurePackages(t *testing.T) {
-	for _, f := range parseTree(t) {
+func checkPurePackages(t *testing.T, files []file) {
+	for _, f := range files {
 		if f.test || !contains(pure, f.pkg) {
 			continue
 		}
@@ -52,8 +52,8 @@ const (
 	maxFuncLines     = 70
 )
 
-func TestSizes(t *testing.T) {
-	for _, f := range parseTree(t) {
+func checkSizes(t *testing.T, files []file) {
+	for _, f := range files {
 		if f.generated {
 			continue
 		}
@@ -77,9 +77,9 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestEveryPackageHasAComment(t *testing.T) {
+func checkPackageComments(t *testing.T, files []file) {
 	commented, seen := map[string]bool{}, map[string]bool{}
-	for _, f := range parseTree(t) {
+	for _, f := range files {
 		if f.test || f.generated {
 			continue
 		}
@@ -93,9 +93,9 @@ func TestEveryPackageHasAComment(t *testing.T) {
 	}
 }
 
-func TestNoInitAndNoVagueNames(t *testing.T) {
+func checkNames(t *testing.T, files []file) {
 	vague := []string{"util", "utils", "common", "helper", "helpers", "manager", "misc"}
-	for _, f := range parseTree(t) {
+	for _, f := range files {
 		if f.generated {
 			continue
 		}

@@ -46,6 +46,21 @@ func (f file) position(n ast.Node) string {
 	return f.name + ":" + strconv.Itoa(f.fset.Position(n.Pos()).Line)
 }
 
+// TestArchitecture reads the tree once and holds every rule.
+func TestArchitecture(t *testing.T) {
+	files := parseTree(t)
+	for name, rule := range map[string]func(*testing.T, []file){
+		"Imports":                 checkImports,
+		"SoleUsers":               checkSoleUsers,
+		"PurePackages":            checkPurePackages,
+		"Sizes":                   checkSizes,
+		"EveryPackageHasAComment": checkPackageComments,
+		"NoInitAndNoVagueNames":   checkNames,
+	} {
+		t.Run(name, func(t *testing.T) { rule(t, files) })
+	}
+}
+
 // parseTree parses every Go file of the repository.
 func parseTree(t *testing.T) []file {
 	t.Helper()
