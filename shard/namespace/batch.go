@@ -42,7 +42,7 @@ type openWindow struct {
 }
 
 func newBatch(m *Machine, w shard.Writer, timeNS int64) *batch {
-	b := &batch{m: m, w: w, nowNS: timeNS}
+	b := &batch{m: m, w: w, nowNS: timeNS, buf: m.scratch[:0]}
 	b.view = view{r: w, id: m.cfg.Shard, hash: m.cfg.Hash, dirs: map[dirID]*directory{}}
 	if m.state != nil {
 		b.nowNS = max(timeNS, m.state.TimeNS)
@@ -73,11 +73,19 @@ func (b *batch) flush() error {
 			return err
 		}
 	}
-	if b.m.state == nil {
-		return nil
+	if b.m.state != nil {
+		if err := b.set(schema.ShardKey(b.id), b.m.state); err != nil {
+			return err
+		}
 	}
-	return b.set(schema.ShardKey(b.id), b.m.state)
+	if cap(b.buf) <= maxScratchBytes {
+		b.m.scratch = b.buf
+	}
+	return nil
 }
+
+// maxScratchBytes bounds the buffer that is kept between batches.
+const maxScratchBytes = 1 << 20
 
 func (b *batch) flushWindow(o openWindow) error {
 	if len(o.window.pending) == 0 {

@@ -27,6 +27,7 @@ type Machine struct {
 	sessions map[base.ClientID]*schema.Session
 	ended    map[base.ClientID]*schema.Ended
 	subtrees map[base.SubtreeID]*subtree
+	scratch  []byte // of encodings, kept from batch to batch
 }
 
 // subtree is what Apply keeps in memory of one subtree.

@@ -254,7 +254,7 @@ func (v *view) inodeAttr(n *schema.Inode) *canopyv1.Attr {
 	if n.IsFile() {
 		a.Blocks = (n.AllocatedBytes + 511) / 512
 		a.DataVersion, a.SizeEpoch, a.DataId = n.DataVersion, n.SizeEpoch, uint64(n.DataID)
-		a.Layout = n.Layout.Proto()
+		a.Layout = v.layoutProto(n.Layout)
 		for _, c := range n.Cuts {
 			a.Cuts = append(a.Cuts, &canopyv1.Cut{SizeEpoch: c.SizeEpoch, Size: c.SizeBytes})
 		}

@@ -19,6 +19,24 @@ type view struct {
 	epoch   base.Epoch
 	root    base.Ino
 	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
+	layout  sharedLayout
+}
+
+// sharedLayout is the last layout that was answered. A directory's new files have
+// their layout's memory in common, and so can their answers.
+type sharedLayout struct {
+	of    *schema.Component
+	proto *canopyv1.Layout
+}
+
+func (v *view) layoutProto(l schema.Layout) *canopyv1.Layout {
+	if len(l.Components) == 0 {
+		return l.Proto()
+	}
+	if v.layout.of != &l.Components[0] {
+		v.layout = sharedLayout{&l.Components[0], l.Proto()}
+	}
+	return v.layout.proto
 }
 
 type dirID struct {
