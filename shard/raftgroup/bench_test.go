@@ -192,3 +192,50 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkInFlight compares depths of the pipeline by turns on one shard, since
+// two runs on a shared machine do not compare.
+func BenchmarkInFlight(b *testing.B) {
+	for _, replicas := range []int{1, 3} {
+		b.Run(fmt.Sprintf("replicas=%d", replicas), func(b *testing.B) {
+			g := benchCluster(b, replicas, false)
+			stop := make(chan struct{})
+			var ops atomic.Int64
+			var wg sync.WaitGroup
+			for range benchCallers {
+				wg.Go(func() {
+					command := make([]byte, benchBytes)
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if _, err := g.Propose(b.Context(), command); err != nil {
+							b.Error(err)
+							return
+						}
+						ops.Add(1)
+					}
+				})
+			}
+			const turn = 100 * time.Millisecond
+			counts, turns := make(map[int32]int64), 0
+			for b.Loop() {
+				turns++
+				for _, depth := range []int32{1, 2, 3, 4, 6} {
+					g.depth.Store(depth)
+					time.Sleep(turn / 5)
+					before := ops.Load()
+					time.Sleep(turn)
+					counts[depth] += ops.Load() - before
+				}
+			}
+			close(stop)
+			wg.Wait()
+			for depth, n := range counts {
+				b.ReportMetric(float64(n)/(float64(turns)*turn.Seconds()), fmt.Sprintf("ops/s@%d", depth))
+			}
+		})
+	}
+}

@@ -36,6 +36,7 @@ type Group struct {
 	validUntil atomic.Int64
 	validHint  atomic.Int64 // validUntil by Host.waited: saves running a read in vain
 	renewAsked atomic.Bool
+	depth      atomic.Int32  // entries in flight at most
 	reading    atomic.Int64  // reads that run: the lease is kept alive for long ones
 	leader     atomic.Uint64 // Raft's leader as replica id, 0: none known
 
@@ -115,6 +116,7 @@ func newGroup(h *Host, rc ReplicaConfig) *Group {
 		changed: make(chan struct{}),
 		metrics: h.metrics.group(rc.Shard),
 	}
+	g.depth.Store(defaultInFlight)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.sm = newStateMachine(g)
 	return g

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxInFlight entries are proposed before the first is applied: the next is
+	// defaultInFlight entries are proposed before the first is applied: the next is
 	// in the log's queue while one is flushed. Chosen by BenchmarkGroup.
-	maxInFlight = 2
+	defaultInFlight = 2
 	// An entry takes what waits, up to these.
 	maxEntryCommands = 4096
 	maxEntryBytes    = 1 << 20
@@ -201,7 +201,7 @@ func (g *Group) dueResendLocked(now time.Duration) []*proposal {
 
 // nextLocked makes the next entry of the own epoch, nil if none is due.
 func (g *Group) nextLocked(now time.Duration) *proposal {
-	if g.epoch == 0 || g.resend || len(g.inflight) >= maxInFlight {
+	if g.epoch == 0 || g.resend || len(g.inflight) >= int(g.depth.Load()) {
 		return nil
 	}
 	p := &proposal{proposedAt: now}
