@@ -114,7 +114,7 @@ func (m *mounter) connect(ctx context.Context, address, dir string, logger *slog
 		Cluster: address, Mount: dir, WriteBufferBytes: m.writeBuffer, Logger: logger, Registerer: reg,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("no cluster answers at %s: %w", address, err)
+		return nil, fmt.Errorf("no cluster answers at %s (is it running, and is the address right?): %w", address, err)
 	}
 	return c, nil
 }
