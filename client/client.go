@@ -164,17 +164,27 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closing = true
 	c.mu.Unlock()
+	c.closeSessions(ctx)
+	c.stop()
+	if n := c.flusher.budget.inUse(); n > 0 && err == nil {
+		err = fserr.New(fserr.IO, "close", fmt.Errorf("%d bytes could not be written", n))
+	}
+	return err
+}
+
+// farewell bounds how long Close tries to end sessions: servers end those that
+// are silent.
+const farewell = 3 * time.Second
+
+func (c *Client) closeSessions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, farewell)
+	defer cancel()
 	var wg sync.WaitGroup
 	c.links.Range(func(_, l any) bool {
 		wg.Go(func() { l.(*link).closeSession(ctx) })
 		return true
 	})
 	wg.Wait()
-	c.stop()
-	if n := c.flusher.budget.inUse(); n > 0 && err == nil {
-		err = fserr.New(fserr.IO, "close", fmt.Errorf("%d bytes could not be written", n))
-	}
-	return err
 }
 
 // spawn runs fn on a goroutine that stop waits for; false if it has begun to.

@@ -16,18 +16,28 @@
 // that old; the client's own changes are seen at once.
 //
 // Bytes: a write is buffered in this client's memory, shared by all its handles
-// of the file, and visible to every handle of this client at once. When Flush,
-// Fsync or Close has returned without error, everything written before it is
-// visible to every other client. Fsync returns when it is also durable on all
-// in-sync replicas, and so are the file's name and attributes: a metadata
-// operation is durable when it returns. Close makes bytes visible, not durable.
+// of the file, and visible to every handle of this client at once. It goes out
+// when a block of 1 MiB is full, after a second, when memory runs short, and on
+// Flush, Fsync and Close. When one of these has returned without error,
+// everything written before it is visible to every other client. Fsync returns
+// when it is also durable on all in-sync replicas; so are the file's name and
+// attributes, since a metadata operation is durable when it returns. Close makes
+// bytes visible, not durable.
 //
 // GetAttr of a file with unreported bytes shows size = the larger of the
-// server's size and the end of this client's buffered bytes, and as mtime and
-// ctime the time of the last buffered write if that is later than the server's.
+// server's size and the end of this client's bytes, and as mtime and ctime the
+// time of the last buffered write if that is later than the server's. A change
+// of attributes comes behind the writes that were made before it: times that a
+// program sets stay.
+//
+// Truncation by another client counts as having come before all writes of this
+// client that were not yet visible: they go out again behind it, so that what
+// fsync acknowledged is there (PROTOCOLS J1). Append takes a range that no
+// other append gets (J2); it is atomic and visible when it returns.
 //
 // A failed background write is reported once to each handle that was open at
-// that time, by its next Fsync, Flush or Close, as Linux does.
+// that time, by its next Fsync, Flush or Close, as Linux does. The bytes are
+// given up then; the metric canopy_client_lost_bytes_total counts them.
 //
 // # Retries
 //
@@ -35,7 +45,9 @@
 // and repeats what was not answered; a mutation is never executed twice
 // (PROTOCOLS C1-C4). How long it tries is the context's business: with neither
 // deadline nor cancellation it tries for ever. When a call ends by its context
-// after it was sent, the outcome of a mutation is unknown.
+// after it was sent, the outcome of a mutation is unknown; so it is with kind
+// TimedOut, which also says that the client was away for so long that the
+// servers ended its session in the middle of the request.
 //
 // Errors answer to errors.Is with the kinds of package fserr, with the errors
 // of io/fs and with syscall.Errno; fserr.KindOf gives the kind.

@@ -75,7 +75,7 @@ func newFake(t testing.TB, nodes int) *fakeCluster {
 		place: &canopyv1.PlacementMap{Cluster: "fake", Revision: 1}}
 	for i := range nodes {
 		n := &fakeNode{c: c, id: uint64(i + 1)}
-		n.listen("127.0.0.1:0")
+		n.listen()
 		c.nodes = append(c.nodes, n)
 		c.place.Nodes = append(c.place.Nodes, &canopyv1.NodeInfo{Node: n.id, Address: n.address, Alive: true})
 	}
@@ -188,21 +188,24 @@ func (s *fakeShard) apply(command *canopyv1.Command) *canopyv1.Result {
 	return r
 }
 
-func (n *fakeNode) listen(address string) {
-	n.address = address
-	n.listenAs(n)
-}
+func (n *fakeNode) listen() { n.listenAs(n) }
 
-// listenAs serves as on n's address, which ":0" makes a free one.
+// listenAs serves as on n's address, a free one at first.
 func (n *fakeNode) listenAs(as interface {
 	canopyv1.MetadataServer
 	canopyv1.ClusterServer
 }) {
-	l, err := net.Listen("tcp", n.address)
+	address := n.address
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		n.c.t.Fatal(err)
 	}
-	n.address = l.Addr().String()
+	if n.address == "" {
+		n.address = l.Addr().String()
+	}
 	n.server = grpc.NewServer(wire.ServerOptions()...)
 	canopyv1.RegisterMetadataServer(n.server, as)
 	canopyv1.RegisterClusterServer(n.server, as)
@@ -218,7 +221,7 @@ func (n *fakeNode) stop() {
 }
 
 // restart lets it listen on its address again.
-func (n *fakeNode) restart() { n.listen(n.address) }
+func (n *fakeNode) restart() { n.listen() }
 
 func (n *fakeNode) WatchMap(_ *canopyv1.WatchMapRequest, stream grpc.ServerStreamingServer[canopyv1.PlacementMap]) error {
 	for {

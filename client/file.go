@@ -141,6 +141,9 @@ func (st *fileState) buffer(p []byte, off int64, kill bool) {
 		b := st.blocks[i]
 		if b == nil {
 			b = &block{}
+			if st.blocks == nil {
+				st.blocks = map[int64]*block{}
+			}
 			st.blocks[i] = b
 		}
 		if len(b.dirty) == 0 {

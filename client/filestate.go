@@ -47,15 +47,13 @@ type fileState struct {
 	c *Client
 	n *Inode
 
-	sizeLock chan struct{} // held by a truncation of this client; a lock that ctx can leave
-
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change of state, if somebody waits
 	known   bool          // file and size are valid
 	file    data.File     // id, layout, size epoch, cuts
 	size    int64         // the server's, as last seen within the epoch
 
-	blocks     map[int64]*block // by offset / blockBytes
+	blocks     map[int64]*block // by offset / blockBytes; nil until the first write
 	gen        uint64           // grows with each flush
 	unreported bool             // there are written bytes, or a change, to report
 	since      time.Time        // since when
@@ -66,6 +64,7 @@ type fileState struct {
 	modified   int64            // time of the last unreported write, ns
 	listed     bool             // in flusher.files, which holds a reference to n
 	orphan     bool             // has no name any more
+	truncating chan struct{}    // holds a token while this client truncates; made on first use
 
 	errs    uint64 // counts failures of write-back
 	lastErr error
@@ -80,7 +79,7 @@ func (c *Client) state(n *Inode) *fileState {
 	if st := n.file.Load(); st != nil {
 		return st
 	}
-	st := &fileState{c: c, n: n, blocks: map[int64]*block{}, sizeLock: make(chan struct{}, 1)}
+	st := &fileState{c: c, n: n}
 	n.mu.Lock()
 	attr := n.attr
 	n.mu.Unlock()
@@ -270,17 +269,21 @@ func (st *fileState) setOrphan(orphan bool) {
 	st.mu.Unlock()
 }
 
-// lockSize serialises the truncations of this client.
-func (st *fileState) lockSize(ctx context.Context) error {
+// lockSize serialises the truncations of this client; ctx ends the wait.
+func (st *fileState) lockSize(ctx context.Context) (unlock func(), err error) {
+	st.mu.Lock()
+	if st.truncating == nil {
+		st.truncating = make(chan struct{}, 1)
+	}
+	lock := st.truncating
+	st.mu.Unlock()
 	select {
-	case st.sizeLock <- struct{}{}:
-		return nil
+	case lock <- struct{}{}:
+		return func() { <-lock }, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 }
-
-func (st *fileState) unlockSize() { <-st.sizeLock }
 
 // beforeTruncate drops what programs wrote beyond size, and reports what the
 // data servers have beyond it: the server must know of bytes to cut them.

@@ -144,16 +144,17 @@ func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) 
 	if st != nil && set.Mask&^canopyv1.SetAttrMask_SET_ATTR_SIZE != 0 {
 		// A later size report would move the times and clear set-id bits again.
 		if err := st.flush(ctx, false); err != nil {
-			return nil, err
+			return nil, wrap(opSetAttr, err)
 		}
 	}
 	if st != nil && sizes {
-		if err := st.lockSize(ctx); err != nil {
-			return nil, err
+		unlock, err := st.lockSize(ctx)
+		if err != nil {
+			return nil, wrap(opSetAttr, err)
 		}
-		defer st.unlockSize()
+		defer unlock()
 		if err := st.beforeTruncate(ctx, int64(set.Size)); err != nil {
-			return nil, err
+			return nil, wrap(opSetAttr, err)
 		}
 	}
 	asked := time.Now()
