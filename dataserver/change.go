@@ -60,7 +60,7 @@ func (g *group) replicateHeld(ctx context.Context, c *change) (allocated uint64,
 		return 0, true, err
 	}
 	defer func() { g.log.end(seq, equal) }()
-	if _, primary, _, _ := g.standing(0); !primary {
+	if !g.standing(0).primary {
 		return 0, true, errDeposed
 	}
 	floor := g.log.low()
@@ -126,23 +126,29 @@ func (g *group) mend(ctx context.Context, key chunkstore.Key, cause error) error
 func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Request, seq, floor uint64) error {
 	var failing time.Time // since when
 	for attempt := 0; ; attempt++ {
-		epoch, primary, inSync, r := g.standing(id)
+		now := g.standing(id)
 		switch {
-		case !primary:
+		case !now.primary:
 			return errDeposed
-		case !inSync && r == nil:
+		case !now.inSync && now.recovery == nil:
 			return nil
 		}
-		kind, err := g.forwardOnce(ctx, id, request, seq, floor, epoch)
+		kind, err := g.forwardOnce(now.under, id, request, seq, floor, now.epoch)
 		if kind == fserr.OK {
 			return nil
 		}
-		if !inSync {
-			r.fail(err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if now.under.Err() != nil {
+			continue // another epoch: the member may not count any more
+		}
+		if !now.inSync {
+			now.recovery.fail(err)
 			continue
 		}
 		switch kind {
-		case fserr.Stale, fserr.NoSpace:
+		case fserr.Stale, fserr.NoSpace, fserr.Fenced:
 			return err
 		case fserr.OldEpoch:
 			if errors.As(err, new(*epochError)) {
@@ -167,7 +173,7 @@ func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Reque
 	}
 }
 
-// forwardOnce tries once.
+// forwardOnce tries once, as long as the epoch lasts.
 func (g *group) forwardOnce(ctx context.Context, id base.NodeID, request *link.Request, seq, floor, epoch uint64) (fserr.Kind, error) {
 	head := &canopyv1.DataRequest{
 		Column: request.Column, PgEpoch: epoch, SizeEpoch: request.SizeEpoch, Cuts: request.Cuts,

@@ -2,12 +2,14 @@ package dataserver
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 )
 
 // maxInFlight bounds the changes of one placement group under way at a time.
@@ -28,6 +30,30 @@ type changeLog struct {
 	primary base.NodeID // whose numbers taken and floor are
 	floor   uint64
 	changed chan struct{} // closed when an entry goes
+	// visits counts requests of recovery being executed here.
+	visits int
+}
+
+// errOverrun says that the epoch changed between a request's admission and its
+// execution.
+var errOverrun = fserr.New(fserr.NotReady, "data", errors.New("the pg epoch changed"))
+
+// visit counts a request of recovery in; call leave when it is done. still is
+// asked under the log's lock: a drain that comes after the epoch's change sees
+// the request, or the request sees the change.
+func (l *changeLog) visit(still func() bool) (leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !still() {
+		return nil, errOverrun
+	}
+	l.visits++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.visits--
+		l.wakeLocked()
+	}, nil
 }
 
 // taking is one forwarded change being executed, or done.
@@ -100,14 +126,15 @@ func (l *changeLog) low() uint64 {
 	return low
 }
 
-// drain waits until all changes that run now have ended.
+// drain waits until all changes that run now have ended. What comes after the
+// adoption of an epoch is of that epoch.
 func (l *changeLog) drain(ctx context.Context) error {
 	l.mu.Lock()
 	upTo := l.next
 	l.mu.Unlock()
 	for {
 		l.mu.Lock()
-		busy := false
+		busy := l.visits > 0
 		for seq := range l.open {
 			busy = busy || seq <= upTo
 		}
@@ -132,11 +159,15 @@ func (l *changeLog) drain(ctx context.Context) error {
 }
 
 // take begins a forwarded change at a replica. A repetition of one that runs or
-// ran returns that one. ok is false for one that the primary has done with. A new
-// primary forwards only after it made what was in flight equal everywhere.
-func (l *changeLog) take(primary base.NodeID, seq, floor uint64, key chunkstore.Key) (t *taking, mine, ok bool) {
+// ran returns that one. ok is false for one that the primary has done with, or
+// whose epoch is over (still, as for visit). A new primary forwards only after it
+// made what was in flight equal everywhere.
+func (l *changeLog) take(primary base.NodeID, seq, floor uint64, key chunkstore.Key, still func() bool) (t *taking, mine, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !still() {
+		return nil, false, false
+	}
 	if primary != l.primary {
 		l.primary, l.floor = primary, 0
 		clear(l.taken)

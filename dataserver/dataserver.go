@@ -31,7 +31,8 @@ type Config struct {
 	// any of them.
 	LayoutServices []string
 	Labels         []string // key=value; zone, rack and host are failure domains
-	// Workers bounds the requests executed at a time; 0: 32.
+	// Workers bounds the requests executed at a time, those that wait for replicas
+	// included; 0: 128.
 	Workers int
 	// QueuedBytes bounds the payload of requests in memory; 0: 128 MiB.
 	QueuedBytes int64
@@ -49,7 +50,7 @@ type Config struct {
 
 // Default settings.
 const (
-	DefaultWorkers     = 32
+	DefaultWorkers     = 128
 	DefaultQueuedBytes = 128 << 20
 	// maxRecoveries bounds the placement groups that are recovered at a time.
 	maxRecoveries = 4
@@ -141,8 +142,11 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server) (*
 func (s *server) serve(ctx context.Context) error {
 	s.front.Serve()
 	group, running := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.member.run(running, s.registered) })
-	group.Go(func() error { s.follow(running); return nil })
+	group.Go(func() error {
+		defer close(s.member.ended)
+		return s.member.run(running, s.registered)
+	})
+	group.Go(func() error { s.follow(s.ctx); return nil })
 	group.Go(func() error {
 		ended := make(chan error, 1)
 		group.Go(func() error { ended <- s.front.Wait(); return nil })
@@ -155,6 +159,7 @@ func (s *server) serve(ctx context.Context) error {
 	})
 	<-running.Done()
 	s.stopping()
+	s.member.leave(context.WithoutCancel(ctx))
 	s.front.Stop(context.WithoutCancel(ctx))
 	s.cancel()
 	s.handlers.Wait()

@@ -205,13 +205,54 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 	if _, err := g.admit(ctx, r.PgEpoch); err != nil {
 		return nil, err
 	}
+	still := func() bool { return g.isEpoch(r.PgEpoch) }
+	if r.LogSeq != 0 {
+		return g.forwarded(ctx, key, r, still)
+	}
 	switch call := r.Call.(type) {
+	case *canopyv1.DataRequest_InFlight:
+		return g.inFlight(ctx)
+	case *canopyv1.DataRequest_ListColumns:
+		if call.ListColumns.AfterDataId == 0 {
+			// What the primary before had under way here must not come after.
+			if err := g.log.drain(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return g.list(call.ListColumns)
+	}
+	leave, err := g.log.visit(still)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return g.recoveryCall(key, r)
+}
+
+// forwarded executes a change that the primary makes everywhere.
+func (g *group) forwarded(ctx context.Context, key chunkstore.Key, r *link.Request, still func() bool) (*link.Response, error) {
+	switch r.Call.(type) {
 	case *canopyv1.DataRequest_Write:
-		return g.replicaWrite(ctx, key, r)
+		return g.replicaWrite(ctx, key, r, still)
 	case *canopyv1.DataRequest_Cut:
-		return g.replicaChange(ctx, key, r, 0, rangelock.All, func() (uint64, error) {
+		return g.replicaChange(ctx, key, r, 0, rangelock.All, still, func() (uint64, error) {
 			return 0, g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
 		})
+	}
+	return nil, fserr.New(fserr.NotSupported, "data", fmt.Errorf("%T", r.Call))
+}
+
+// recoveryCall executes what makes this member equal to the primary.
+func (g *group) recoveryCall(key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	switch call := r.Call.(type) {
+	case *canopyv1.DataRequest_Write:
+		if err := checkRange(key, call.Write.Offset, uint64(r.Payload.Len()), maxWriteBytes); err != nil {
+			return nil, err
+		}
+		_, err := g.storeWrite(key, r)
+		return ok(), err
+	case *canopyv1.DataRequest_Cut:
+		return ok(), g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
 	case *canopyv1.DataRequest_Sync:
 		if key.Data == 0 {
 			return ok(), g.s.store.SyncAll()
@@ -231,44 +272,37 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 			return nil, err
 		}
 		return &link.Response{DataResponse: &canopyv1.DataResponse{Crc32C: crc}, Payload: payload}, nil
-	case *canopyv1.DataRequest_ListColumns:
-		return g.list(call.ListColumns)
 	case *canopyv1.DataRequest_BlockSums:
 		return g.blockSums(key, call.BlockSums)
-	case *canopyv1.DataRequest_InFlight:
-		return g.inFlight(ctx)
 	}
 	return nil, fserr.New(fserr.NotSupported, "data", fmt.Errorf("%T", r.Call))
 }
 
-func (g *group) replicaWrite(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+func (g *group) replicaWrite(ctx context.Context, key chunkstore.Key, r *link.Request, still func() bool) (*link.Response, error) {
 	w := r.GetWrite()
 	length := uint64(r.Payload.Len())
 	if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
 		return nil, err
 	}
-	if w.Repair {
-		_, err := g.storeWrite(key, r)
-		return ok(), err
+	id := writeID{r.Client, r.Incarnation, r.Seq, r.Floor}
+	if err := g.sessions.fence(id, time.Now()); err != nil {
+		return nil, err
 	}
-	response, err := g.replicaChange(ctx, key, r, w.Offset, w.Offset+length, func() (uint64, error) { return g.storeWrite(key, r) })
+	response, err := g.replicaChange(ctx, key, r, w.Offset, w.Offset+length, still, func() (uint64, error) { return g.storeWrite(key, r) })
 	if err != nil {
 		return nil, err
 	}
-	return response, g.sessions.note(writeID{r.Client, r.Incarnation, r.Seq, r.Floor}, response.AllocatedBytes, time.Now())
+	g.sessions.note(id, response.AllocatedBytes)
+	return response, nil
 }
 
 // replicaChange executes what the primary forwarded, once: a repetition over
 // another connection gets the first one's outcome.
-func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.Request, lo, hi uint64, do func() (uint64, error)) (*link.Response, error) {
-	if r.LogSeq == 0 { // recovery
-		_, err := do()
-		return ok(), err
-	}
+func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.Request, lo, hi uint64, still func() bool, do func() (uint64, error)) (*link.Response, error) {
 	pg, _, _ := g.state()
-	t, mine, open := g.log.take(primaryOf(pg), r.LogSeq, r.LogFloor, key)
+	t, mine, open := g.log.take(primaryOf(pg), r.LogSeq, r.LogFloor, key, still)
 	if !open {
-		return nil, fserr.New(fserr.BelowFloor, "data", fmt.Errorf("change %d is done with", r.LogSeq))
+		return nil, errOverrun
 	}
 	if mine {
 		allocated, err := g.lockedDo(ctx, key, lo, hi, do)

@@ -35,6 +35,8 @@ type group struct {
 	current    *canopyv1.PlacementGroup // immutable
 	changed    chan struct{}            // closed when current or active changes
 	active     uint64                   // the epoch for which this server may serve as primary
+	under      context.Context          // ends with the epoch
+	end        context.CancelFunc
 	recovering map[base.NodeID]*recovery
 	reports    map[base.NodeID]chan struct{} // reports under way
 }
@@ -49,7 +51,7 @@ func (e *epochError) Error() string {
 func (e *epochError) Unwrap() error { return fserr.OldEpoch }
 
 func newGroup(s *server, pool base.PoolID, pg *canopyv1.PlacementGroup) *group {
-	return &group{
+	g := &group{
 		s: s, pool: pool, pg: base.PGID(pg.Pg),
 		log:        newChangeLog(s.store.Identity().Incarnation),
 		current:    pg,
@@ -57,6 +59,15 @@ func newGroup(s *server, pool base.PoolID, pg *canopyv1.PlacementGroup) *group {
 		recovering: map[base.NodeID]*recovery{},
 		reports:    map[base.NodeID]chan struct{}{},
 	}
+	g.under, g.end = context.WithCancel(s.ctx)
+	return g
+}
+
+// isEpoch reports whether the epoch is the present one.
+func (g *group) isEpoch(epoch uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.current.Epoch == epoch
 }
 
 func (g *group) self() uint64 { return g.s.member.server.Load() }
@@ -84,6 +95,8 @@ func (g *group) adopt(pg *canopyv1.PlacementGroup) {
 	// equal. Over a gap somebody else may have been primary.
 	stays := pg.Epoch == g.current.Epoch+1 && g.active == g.current.Epoch && g.leads(pg) && g.leads(g.current)
 	g.current = pg
+	g.end()
+	g.under, g.end = context.WithCancel(g.s.ctx)
 	if stays {
 		g.active = pg.Epoch
 	}
@@ -172,11 +185,18 @@ func (g *group) targets() []base.NodeID {
 	return out
 }
 
-// standing returns what a member is to a primary's change now.
-func (g *group) standing(id base.NodeID) (epoch uint64, primary, inSync bool, r *recovery) {
+// standing is what a member is to a primary's change now.
+type standing struct {
+	under           context.Context // ends with the epoch
+	epoch           uint64
+	primary, inSync bool
+	recovery        *recovery
+}
+
+func (g *group) standing(id base.NodeID) standing {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.current.Epoch, g.leads(g.current), slices.Contains(g.current.InSync, uint64(id)), g.recovering[id]
+	return standing{g.under, g.current.Epoch, g.leads(g.current), slices.Contains(g.current.InSync, uint64(id)), g.recovering[id]}
 }
 
 // run activates and recovers as long as this server is primary, until ctx is

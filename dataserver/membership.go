@@ -34,6 +34,7 @@ type membership struct {
 	server atomic.Uint64 // 0 until registered
 	ttl    atomic.Int64  // of the lease
 	wake   chan struct{} // send a heartbeat now
+	ended  chan struct{} // closed when run returned: no more heartbeats
 
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn
@@ -45,6 +46,7 @@ const (
 	memberRetryMin = 50 * time.Millisecond
 	memberRetryMax = time.Second
 	memberTimeout  = 2 * time.Second
+	leaveTimeout   = time.Second
 )
 
 func (m *membership) id() base.NodeID { return base.NodeID(m.server.Load()) }
@@ -224,6 +226,27 @@ func (m *membership) heartbeat(ctx context.Context) error {
 	m.lease.extend(asked, time.Duration(answer.LeaseMs)*time.Millisecond)
 	m.offer(answer.Map)
 	return nil
+}
+
+// leave gives the lease up, so that nobody waits for its end. Called after run
+// has been told to end, it waits for that.
+func (m *membership) leave(ctx context.Context) {
+	<-m.ended
+	if !m.lease.valid() {
+		return
+	}
+	m.lease.end()
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	err := m.call(ctx, func(ctx context.Context, c canopyv1.LayoutServiceClient) (uint32, string, string, error) {
+		answer, err := c.HeartbeatServer(ctx, &canopyv1.HeartbeatServerRequest{
+			Server: m.server.Load(), Incarnation: m.request().Incarnation, MapRevision: m.adopted(), Leaving: true,
+		})
+		return answer.GetError(), answer.GetDetail(), answer.GetLeaderAddress(), err
+	})
+	if err != nil {
+		m.logger.Info("the lease could not be given up; it runs out", "error", err)
+	}
 }
 
 // report asks the leader to change an in-sync set, and returns the group as it

@@ -143,6 +143,9 @@ func (g *group) reportIn(ctx context.Context, pg *canopyv1.PlacementGroup, id ba
 		})
 		g.adopt(next)
 		now, _, _ := g.state()
+		if now.Epoch > pg.Epoch && slices.Contains(now.InSync, uint64(id)) {
+			return nil
+		}
 		switch kind := fserr.KindOf(err); {
 		case err == nil || kind == fserr.OldEpoch || kind == fserr.Invalid || kind == fserr.Permission || now.Epoch > pg.Epoch:
 			return err

@@ -78,6 +78,7 @@ func (s *server) newMembership() *membership {
 		usage: usage, adopted: s.adopted.Load,
 		offer: func(m *canopyv1.PoolMap) { s.watcher.Offer(m) },
 		wake:  make(chan struct{}, 1),
+		ended: make(chan struct{}),
 		conns: map[string]*grpc.ClientConn{},
 		request: func() *canopyv1.RegisterServerRequest {
 			id := s.store.Identity()

@@ -125,20 +125,21 @@ func (s *sessions) end(id writeID, r *running, allocated uint64, err error) {
 	close(r.finished)
 }
 
-// note records, at a replica, a write that it took from the primary: it answers
-// the repetition if it becomes the primary.
-func (s *sessions) note(id writeID, allocated uint64, now time.Time) error {
-	if id.client == 0 {
-		return nil
-	}
+// fence refuses, at a replica, a write of an incarnation that a newer one of
+// the same client has fenced.
+func (s *sessions) fence(id writeID, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, err := s.clientLocked(id, now)
-	if err != nil {
-		return err
-	}
-	if id.seq >= c.floor {
+	_, err := s.clientLocked(id, now)
+	return err
+}
+
+// note records, at a replica, a write that it took from the primary: it answers
+// the repetition if it becomes the primary.
+func (s *sessions) note(id writeID, allocated uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation && id.seq >= c.floor {
 		c.done[id.seq] = outcome{allocated}
 	}
-	return nil
 }

@@ -48,7 +48,7 @@ func TestSessions(t *testing.T) {
 	if _, _, _, err := s.begin(id(1, 10, 8), now); !errors.Is(err, fserr.Fenced) {
 		t.Fatalf("old incarnation: %v", err)
 	}
-	if err := s.note(id(1, 11, 8), 0, now); !errors.Is(err, fserr.Fenced) {
+	if err := s.fence(id(1, 11, 8), now); !errors.Is(err, fserr.Fenced) {
 		t.Fatalf("old incarnation at a replica: %v", err)
 	}
 }
@@ -58,30 +58,34 @@ func TestSessions(t *testing.T) {
 // not executed twice.
 func TestChangeLog(t *testing.T) {
 	l := newChangeLog(3)
+	still := func() bool { return true }
 	a, b := chunkstore.Key{Data: 1}, chunkstore.Key{Data: 2}
-	take, mine, open := l.take(7, 10, 10, a)
+	take, mine, open := l.take(7, 10, 10, a, still)
 	if !mine || !open {
 		t.Fatal("the first is not executed")
 	}
-	if again, mine, open := l.take(7, 10, 10, a); again != take || mine || !open {
+	if again, mine, open := l.take(7, 10, 10, a, still); again != take || mine || !open {
 		t.Fatal("a repetition is executed")
 	}
 	l.took(10, take, 0, nil)
-	other, _, _ := l.take(7, 12, 10, b)
+	other, _, _ := l.take(7, 12, 10, b, still)
 	l.took(12, other, 0, nil)
 	if n := len(l.columns()); n != 2 {
 		t.Fatalf("%d columns in flight, want 2", n)
 	}
-	last, _, _ := l.take(7, 14, 13, b)
+	last, _, _ := l.take(7, 14, 13, b, still)
 	l.took(14, last, 0, nil)
 	if c := l.columns(); len(c) != 1 || c[0] != b {
 		t.Fatalf("in flight: %v", c)
 	}
-	if _, _, open := l.take(7, 11, 11, a); open {
+	if _, _, open := l.take(7, 11, 11, a, still); open {
 		t.Fatal("a delayed copy of a finished change is executed")
 	}
+	if _, _, open := l.take(7, 15, 13, a, func() bool { return false }); open {
+		t.Fatal("a change of an epoch that is over is executed")
+	}
 	// Another primary numbers on its own.
-	if _, mine, open := l.take(8, 1, 1, a); !mine || !open {
+	if _, mine, open := l.take(8, 1, 1, a, still); !mine || !open {
 		t.Fatal("a new primary's change is not executed")
 	}
 }

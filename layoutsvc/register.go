@@ -75,10 +75,14 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 		if other := t.awaits(id); other != 0 {
 			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may be alive: waiting for it or for the end of its lease", other))
 		}
-		if err := t.record(ctx, id, r); err != nil {
+		// The record comes last: it says that this start has been dealt with.
+		if err := t.refuseOldCopy(id, r); err != nil {
 			return 0, err
 		}
 		if err := t.exclude(ctx, id, false); err != nil {
+			return 0, err
+		}
+		if err := t.record(ctx, id, r); err != nil {
 			return 0, err
 		}
 	}
@@ -92,16 +96,22 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 	return id, nil
 }
 
-// record writes the registration. It refuses a data directory that is older than
-// what the cluster saw of it (PROTOCOLS A6).
+// refuseOldCopy refuses a data directory that is older than what the cluster saw
+// of it (PROTOCOLS A6).
+func (t *term) refuseOldCopy(id base.NodeID, r *canopyv1.RegisterServerRequest) error {
+	known := t.s.store.Data().Servers[id].Value
+	if known == nil || known.Incarnation <= r.Incarnation {
+		return nil
+	}
+	return fserr.New(fserr.Fenced, "register", fmt.Errorf(
+		"the data directory of server %d is at incarnation %d, the cluster saw %d: it is an old copy; use the newest one, or an empty directory", id, r.Incarnation, known.Incarnation))
+}
+
+// record writes the registration.
 func (t *term) record(ctx context.Context, id base.NodeID, r *canopyv1.RegisterServerRequest) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
 	known := t.s.store.Data().Servers[id]
-	if v := known.Value; v != nil && v.Incarnation > r.Incarnation {
-		return fserr.New(fserr.Fenced, "register", fmt.Errorf(
-			"the data directory of server %d is at incarnation %d, the cluster saw %d: it is an old copy; use the newest one, or an empty directory", id, r.Incarnation, v.Incarnation))
-	}
 	next := &canopyv1.DataServerInfo{
 		Server: uint64(id), Address: r.Address, HttpAddress: r.HttpAddress, Incarnation: r.Incarnation, Alive: true,
 		Labels: r.Labels, TotalBytes: r.TotalBytes, FreeBytes: r.FreeBytes, Pid: r.Pid, Host: r.Host,
@@ -165,7 +175,11 @@ func (s *instance) HeartbeatServer(ctx context.Context, r *canopyv1.HeartbeatSer
 		kind, detail, leader := s.notLeader(ctx)
 		return &canopyv1.HeartbeatServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
 	}
-	if err := t.renew(ctx, r); err != nil {
+	err := t.renew(ctx, r)
+	if err == nil && r.Leaving {
+		err = t.leave(ctx, r)
+	}
+	if err != nil {
 		return &canopyv1.HeartbeatServerResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
 	}
 	if t.lost() {
@@ -218,6 +232,19 @@ func (t *term) renew(ctx context.Context, r *canopyv1.HeartbeatServerRequest) er
 		return nil
 	}
 	return t.recordUsage(ctx, id, r)
+}
+
+// leave ends the lease of a server that stops and serves no more, so that nobody
+// waits for the lease to run out.
+func (t *term) leave(ctx context.Context, r *canopyv1.HeartbeatServerRequest) error {
+	id := base.NodeID(r.Server)
+	t.mu.Lock()
+	if l := t.servers[id]; l != nil && l.incarnation == r.Incarnation {
+		l.until = time.Time{}
+	}
+	t.wakeLocked()
+	t.mu.Unlock()
+	return t.exclude(ctx, id, true)
 }
 
 // farApart reports whether usage changed by more than a hundredth of the disk.

@@ -144,7 +144,7 @@ func (t *term) change(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*c
 		return pg, uint64(known.Revision), fserr.New(fserr.Invalid, op, fmt.Errorf("in sync are %v of %v: server %d cannot be set to %v", pg.InSync, pg.Members, r.Server, r.InSync))
 	}
 	if r.InSync && !t.serves(base.NodeID(r.Server)) {
-		return pg, uint64(known.Revision), fserr.New(fserr.NotReady, op, fmt.Errorf("server %d has no lease", r.Server))
+		return pg, uint64(known.Revision), fserr.New(fserr.Invalid, op, fmt.Errorf("server %d has no lease", r.Server))
 	}
 	revision, err := t.s.store.PutPG(ctx, t.lead, key.Pool, next, known.Revision)
 	if err != nil {
