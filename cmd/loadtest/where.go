@@ -142,3 +142,22 @@ const closeTimeout = 10 * time.Second
 func closeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 }
+
+// filler returns the library's view of the directory --path, if that lies in a
+// mount of a cluster that is known; else nil.
+func (w *where) filler(ctx context.Context) target.Target {
+	if !w.isMount || w.address == "" {
+		return nil
+	}
+	root, err := local.NamespacePath(w.path)
+	if err != nil {
+		return nil
+	}
+	asked, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	t, err := library.Open(asked, library.Config{Cluster: w.address, Root: root})
+	if err != nil {
+		return nil // the mount itself will do
+	}
+	return t
+}

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -28,12 +27,17 @@ type Process struct {
 	said *tail
 }
 
-// Start starts cmd and waits for its line. When ctx is done the child gets an
-// interrupt, and is killed if that does not help; use exec.CommandContext.
+// Start starts cmd and waits for its line. When the context of
+// exec.CommandContext is done, the child's input ends, and it is killed if that
+// does not help. (No signal: a terminal's Ctrl-C reaches the child too, and a
+// second one would end it before it has cleaned up.)
 func Start(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{cmd: cmd, said: &tail{}}
 	cmd.Stderr = p.said
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Cancel = func() error {
+		_ = p.in.Close() // again, if Close was first
+		return nil
+	}
 	cmd.WaitDelay = stopTimeout
 	var err error
 	if p.in, err = cmd.StdinPipe(); err != nil {

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func mount(t *testing.T) *Mounted {
+func start(t *testing.T) *Mounted {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if _, err := exec.LookPath("fusermount3"); err != nil {
@@ -55,6 +55,12 @@ func mount(t *testing.T) *Mounted {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m
+}
+
+func mount(t *testing.T) *Mounted {
+	t.Helper()
+	m := start(t)
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Error(err)
@@ -193,6 +199,18 @@ func TestOpenFileSurvivesUnlink(t *testing.T) {
 	b := make([]byte, 5)
 	if _, err := f.ReadAt(b, 0); err != nil || string(b) != "still" {
 		t.Errorf("read: %q, %v", b, err)
+	}
+}
+
+// A server that is killed leaves no dead mount behind.
+func TestCloseAfterTheServerWasKilled(t *testing.T) {
+	m := start(t)
+	must(t, syscall.Kill(m.Pid(), syscall.SIGKILL))
+	if err := m.Close(); err == nil {
+		t.Error("a killed server is no error")
+	}
+	if _, err := os.Stat(m.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the mount point is still there: %v", err)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
 	"github.com/canopyfs/canopy/loadtest/child"
 )
@@ -53,5 +55,10 @@ func Start(ctx context.Context, parent string, spawn func(ctx context.Context, d
 
 // Close unmounts, waits for the process and removes the directory.
 func (m *Mounted) Close() error {
-	return errors.Join(m.Process.Close(), os.Remove(m.Dir))
+	err := m.Process.Close()
+	// A process that was killed leaves a dead mount; else there is none (EINVAL).
+	if e := unix.Unmount(m.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); e != nil && e != unix.EINVAL && e != unix.EPERM {
+		err = errors.Join(err, &os.PathError{Op: "unmount", Path: m.Dir, Err: e})
+	}
+	return errors.Join(err, os.Remove(m.Dir))
 }

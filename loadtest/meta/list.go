@@ -21,6 +21,10 @@ type Listing struct {
 	Entries int
 	Makers  int // how many create the entries at the same time
 	Rounds  int
+	// Filler makes and removes the entries, below the same directory as the
+	// target: a library can do so much faster than a mount, on which the kernel
+	// serialises changes of one directory. nil: the target itself.
+	Filler target.Target
 	// DropCaches is called before each listing; may be nil.
 	DropCaches func() error
 }
@@ -44,14 +48,23 @@ func RunListing(ctx context.Context, tg target.Target, l Listing, env Env) (s *l
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
+	if l.Filler == nil {
+		l.Filler = tg
+	}
 	detached := context.WithoutCancel(ctx)
 	defer func() {
-		env.Bar.Begin("removing the run's directory", 0)
-		removing, cancel := context.WithTimeout(detached, removeTimeout)
+		removing, cancel := context.WithTimeout(detached, listingRemoveTimeout)
 		defer cancel()
-		err = errors.Join(err, tg.RemoveAll(removing, l.Base))
+		// What many remove at once is gone when RemoveAll looks; what could not be
+		// removed so, it tries again and reports.
+		_ = l.each(removing, "removing entries", env, func(ctx context.Context, d target.Dir, name string) error { return d.Unlink(ctx, name) })
+		err = errors.Join(err, l.Filler.RemoveAll(removing, l.Base))
 	}()
-	if err := l.fill(ctx, tg, env); err != nil {
+	if err := l.Filler.MkdirAll(ctx, l.Base); err != nil {
+		return nil, err
+	}
+	err = l.each(ctx, "making entries", env, func(ctx context.Context, d target.Dir, name string) error { return d.Create(ctx, name) })
+	if err != nil {
 		return nil, err
 	}
 	s = &loadtest.Series{Name: env.Name, Target: tg.Describe()}
@@ -66,21 +79,22 @@ func RunListing(ctx context.Context, tg target.Target, l Listing, env Env) (s *l
 	return s, nil
 }
 
-func (l *Listing) fill(ctx context.Context, tg target.Target, env Env) error {
-	if err := tg.MkdirAll(ctx, l.Base); err != nil {
-		return err
-	}
-	d, err := tg.Dir(ctx, l.Base)
+// listingRemoveTimeout bounds the removal of a directory of millions.
+const listingRemoveTimeout = 30 * time.Minute
+
+// each does something with every entry's name, many at a time.
+func (l *Listing) each(ctx context.Context, label string, env Env, do func(ctx context.Context, d target.Dir, name string) error) error {
+	d, err := l.Filler.Dir(ctx, l.Base)
 	if err != nil {
 		return err
 	}
-	env.Bar.Begin("making entries", int64(l.Entries))
+	env.Bar.Begin(label, int64(l.Entries))
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	for range l.Makers {
 		g.Go(func() error {
 			for i := next.Add(1); i <= int64(l.Entries) && ctx.Err() == nil; i = next.Add(1) {
-				if err := d.Create(ctx, itemName(letterFile, 0, int(i))); err != nil {
+				if err := do(ctx, d, itemName(letterFile, 0, int(i))); err != nil {
 					return err
 				}
 				env.Bar.Add(1)
