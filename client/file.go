@@ -75,8 +75,8 @@ func (f *File) fail(op string, err error) error {
 	return e
 }
 
-// maxFileBytes is the largest size of a file.
-const maxFileBytes = 1<<63 - 1
+// maxFileBytes is the largest size of a file, as the metadata service has it.
+const maxFileBytes = 1 << 60
 
 // WriteAt writes p at off; with O_APPEND off does not count, and it is Append.
 // Unless the file was opened with O_SYNC or O_DSYNC the bytes are buffered when

@@ -60,6 +60,7 @@ type fileState struct {
 	reporting  bool             // a report is under way
 	allocated  uint64           // bytes allocated by what is unreported
 	touched    spans            // written and not known to be durable
+	whole      bool             // the next fsync syncs the whole file: what was written before is not known
 	killPriv   bool             // an ordinary user wrote
 	modified   int64            // time of the last unreported write, ns
 	listed     bool             // in flusher.files, which holds a reference to n
@@ -79,7 +80,7 @@ func (c *Client) state(n *Inode) *fileState {
 	if st := n.file.Load(); st != nil {
 		return st
 	}
-	st := &fileState{c: c, n: n}
+	st := &fileState{c: c, n: n, whole: true}
 	n.mu.Lock()
 	attr := n.attr
 	n.mu.Unlock()
@@ -261,6 +262,13 @@ func (st *fileState) listLocked() {
 		st.listed = true
 		st.c.flusher.add(st)
 	}
+}
+
+// fresh notes that the file was made a moment ago: nothing was written before.
+func (st *fileState) fresh() {
+	st.mu.Lock()
+	st.whole = false
+	st.mu.Unlock()
 }
 
 func (st *fileState) setOrphan(orphan bool) {

@@ -140,6 +140,9 @@ func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
 // bytes below a new size are kept, those beyond it dropped.
 func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) (*Attr, error) {
 	sizes := set.Mask&canopyv1.SetAttrMask_SET_ATTR_SIZE != 0
+	if sizes && set.Size > maxFileBytes {
+		return nil, &fserr.Error{Kind: fserr.FileTooBig, Op: "setattr", Ino: n.ino}
+	}
 	st := n.file.Load()
 	if st != nil && set.Mask&^canopyv1.SetAttrMask_SET_ATTR_SIZE != 0 {
 		// A later size report would move the times and clear set-id bits again.

@@ -66,6 +66,9 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 		created.Inode.Release()
 		return Created{}, err
 	}
+	if !res.Existed {
+		created.File.st.fresh()
+	}
 	return created, nil
 }
 

@@ -17,7 +17,9 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/data"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 func must[T any](t testing.TB) func(T, error) T {
@@ -134,6 +136,28 @@ func TestFsyncOrder(t *testing.T) {
 	write(t, s, "HELLO", 0)
 	if got := events[3:]; !slices.Equal(got, []string{"write", "sync", "report"}) {
 		t.Errorf("O_DSYNC: %v", got)
+	}
+}
+
+// Bytes that were written and closed before are durable after fsync by a handle
+// that was opened later.
+func TestFsyncOfEarlierWrites(t *testing.T) {
+	f, d := newFake(t, 1), newMemData()
+	c := f.connect(t, d)
+	w := create(t, c, "x")
+	n := w.Inode().Ino()
+	write(t, w, "hello", 0)
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c.inodes.find(n) != nil {
+		t.Fatal("the inode is still known")
+	}
+	if err := open(t, c, "x", syscall.O_RDONLY).Fsync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(d.files[base.DataID(n)].durable); got != "hello" {
+		t.Errorf("durable: %q", got)
 	}
 }
 
@@ -263,6 +287,26 @@ func TestOwnTruncation(t *testing.T) {
 	}
 	if got := read(t, open(t, f.connect(t, d), "x", 0), 100, 0); got != want {
 		t.Errorf("another client: %q", got)
+	}
+}
+
+// What is too large is refused at once and costs no byte that was written.
+func TestLargestFile(t *testing.T) {
+	if maxFileBytes != schema.MaxFileSize {
+		t.Errorf("the client's bound is %d, the service's %d", uint64(maxFileBytes), schema.MaxFileSize)
+	}
+	f := newFake(t, 1)
+	c := f.connect(t, newMemData())
+	w := create(t, c, "x")
+	write(t, w, "kept", 0)
+	if _, err := w.WriteAt(t.Context(), []byte("x"), maxFileBytes); !errors.Is(err, syscall.EFBIG) {
+		t.Errorf("write behind the end: %v", err)
+	}
+	if err := w.Truncate(t.Context(), 1<<63); !errors.Is(err, syscall.EFBIG) {
+		t.Errorf("truncate: %v", err)
+	}
+	if got := read(t, w, 10, 0); got != "kept" {
+		t.Errorf("afterwards: %q", got)
 	}
 }
 

@@ -33,7 +33,7 @@ func (st *fileState) flushLocked(ctx context.Context, sync bool) error {
 			return err
 		case pending:
 			err = st.waitLocked(ctx)
-		case sync && len(st.touched) > 0:
+		case sync && (st.whole || len(st.touched) > 0):
 			// Durable before it is reported: no size may promise bytes that a power
 			// failure takes.
 			err = st.syncLocked(ctx)
@@ -196,17 +196,21 @@ func (st *fileState) giveUpLocked(err error) {
 	st.c.metrics.lost.Add(float64(lost))
 	st.unreported, st.allocated = false, 0
 	st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "write", Ino: st.n.ino, Err: err})
-	st.c.logger.Error("buffered bytes were given up", "inode", st.n.ino, "bytes", lost, "error", err)
+	if !st.orphan {
+		st.c.logger.Error("buffered bytes were given up", "inode", st.n.ino, "bytes", lost, "error", err)
+	}
 	st.settleLocked()
 }
 
 // syncLocked makes durable what the data servers acknowledged.
 func (st *fileState) syncLocked(ctx context.Context) error {
-	touched, file := st.touched, st.file
-	st.touched = nil
-	ranges := make([]data.Range, len(touched))
-	for i, t := range touched {
-		ranges[i] = data.Range{Offset: t.lo, Length: t.hi - t.lo}
+	touched, whole, file := st.touched, st.whole, st.file
+	st.touched, st.whole = nil, false
+	var ranges []data.Range // none: the whole file
+	if !whole {
+		for _, t := range touched {
+			ranges = append(ranges, data.Range{Offset: t.lo, Length: t.hi - t.lo})
+		}
 	}
 	st.mu.Unlock()
 	err := st.c.data.Sync(ctx, file, ranges...)
@@ -223,6 +227,7 @@ func (st *fileState) syncLocked(ctx context.Context) error {
 		st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "fsync", Ino: st.n.ino, Err: err})
 		return nil
 	}
+	st.whole = st.whole || whole
 	for _, t := range touched {
 		st.touched.add(t.lo, t.hi)
 	}
