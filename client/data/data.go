@@ -24,7 +24,7 @@ type Config struct {
 	// is asked again at each connection attempt.
 	LayoutServices func() []string
 	Cluster        string        // refuse servers of another cluster; "" accepts any
-	Client         base.ClientID // required
+	Client         base.ClientID // required; no two Datas share one, since each numbers its own writes
 	// Incarnation tells lives of one client id apart; a larger one fences the
 	// smaller (PROTOCOLS J3). 0: 1, right for an id that is random per process.
 	Incarnation uint64
