@@ -121,7 +121,10 @@ func (c *testCluster) startLayout() {
 	config.Ready = func(address, _ string) { ready <- address }
 	c.layout = start(func(ctx context.Context) error { return layoutsvc.Run(ctx, config) })
 	select {
-	case c.layAddr = <-ready:
+	case address := <-ready:
+		if c.layAddr == "" { // clients read it
+			c.layAddr = address
+		}
 	case err := <-c.layout.done:
 		c.t.Fatalf("layout service: %v", err)
 	}
