@@ -254,6 +254,50 @@ func TestForeignTruncation(t *testing.T) {
 	}
 }
 
+// What goes out again behind a cut (PROTOCOLS J1) never covers what was written
+// later and is on its way.
+func TestForeignTruncationKeepsOrder(t *testing.T) {
+	f, d := newFake(t, 1), newMemData()
+	a, b := f.connect(t, d), f.connect(t, d)
+	w := create(t, a, "x")
+	f.setHook(func(_ *fakeNode, op *canopyv1.Op, _ uint64) verdict {
+		if op.GetReportSize() != nil {
+			return verdict{result: &canopyv1.Result{Error: uint32(fserr.Busy), RetryAfterMs: 1}}
+		}
+		return verdict{}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	write(t, w, "older", 0)
+	_ = w.Flush(ctx) // at the data servers, its report does not come through
+	gate, stuck := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.setFail(func(op string, _ data.File, _, _ int64) error {
+		once.Do(func() { close(stuck); <-gate })
+		return nil
+	})
+	write(t, w, "newer", 0)
+	done := make(chan error, 1)
+	go func() { done <- w.Fsync(context.Background()) }()
+	<-stuck
+	if err := open(t, b, "x", syscall.O_WRONLY).Truncate(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.setHook(nil)
+	eventually(t, "the report was refused", func() bool {
+		w.st.mu.Lock()
+		defer w.st.mu.Unlock()
+		return !w.st.reporting && w.st.file.SizeEpoch > 1
+	})
+	close(gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, open(t, b, "x", 0), 10, 0); got != "newer" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
 // PROTOCOLS J1: a late write of the old epoch cannot revive what our own
 // truncation cut, and what is written behind it stands on zeros.
 func TestOwnTruncation(t *testing.T) {
@@ -364,6 +408,19 @@ func TestAppends(t *testing.T) {
 	}
 	if len(lines) != 3*2*each || len(seen) != len(lines) {
 		t.Errorf("%d lines, %d different, want %d", len(lines), len(seen), 3*2*each)
+	}
+}
+
+// An append comes behind what this client has buffered (PROTOCOLS J2).
+func TestAppendBehindBufferedBytes(t *testing.T) {
+	f, d := newFake(t, 1), newMemData()
+	w := create(t, f.connect(t, d), "log")
+	write(t, w, "buffered ", 0)
+	if off, err := w.Append(t.Context(), []byte("appended")); err != nil || off != 9 {
+		t.Errorf("append at %d: %v", off, err)
+	}
+	if got := read(t, open(t, f.connect(t, d), "log", 0), 100, 0); got != "buffered appended" {
+		t.Errorf("log: %q", got)
 	}
 }
 
