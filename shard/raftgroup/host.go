@@ -15,7 +15,6 @@ import (
 
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
-	"github.com/lni/dragonboat/v4/logger"
 	"github.com/lni/dragonboat/v4/plugin/tan"
 	"github.com/lni/dragonboat/v4/raftio"
 	sm "github.com/lni/dragonboat/v4/statemachine"
@@ -25,6 +24,7 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/raftgroup/internal/dragonlog"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -80,7 +80,7 @@ func NewHost(cfg Config) (h *Host, err error) {
 	if err = trimLogs(cfg.Dir, cfg.Logger); err != nil {
 		return nil, err
 	}
-	quiet()
+	dragonlog.Quiet()
 	h = &Host{
 		cfg: cfg, clock: cfg.Clock, begun: time.Now(), log: cfg.Logger, groups: make(map[base.ShardID]*Group),
 		lock: lock, fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
@@ -114,17 +114,6 @@ func set[T comparable](v *T, value T) {
 	var zero T
 	if *v == zero {
 		*v = value
-	}
-}
-
-// quiet keeps Dragonboat's own log, which is the process's, to errors: what
-// operators need of it comes through events to our log.
-func quiet() {
-	for _, name := range []string{
-		"config", "dragonboat", "gossip", "grpc", "logdb", "raft", "raftpb", "registry", "rsm", "server", "settings",
-		"tan", "transport",
-	} {
-		logger.GetLogger(name).SetLevel(logger.CRITICAL)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestLogFSHidesTheZeros(t *testing.T) {
 	for _, step := range []struct {
 		n    uint64
 		size int
-	}{{100, 100}, {50, 40 << 10}, {66, 1 << 20}, {10, 10}} {
+	}{{100, 100}, {20, 40 << 10}, {18, 4 << 20}, {10, 10}} {
 		saveEntries(t, db, total+1, step.n, step.size)
 		total += step.n
 		wantEntries(t, db, total)
@@ -152,7 +152,7 @@ func TestDamagedLogIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	fs := newLogFS()
 	db := openTan(t, dir, fs)
-	saveEntries(t, db, 1, 30, 1<<20)
+	saveEntries(t, db, 1, 8, 4<<20)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,10 @@ import (
 
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
-	"github.com/lni/dragonboat/v4/logger"
 	"github.com/lni/dragonboat/v4/plugin/tan"
 	sm "github.com/lni/dragonboat/v4/statemachine"
+
+	"github.com/canopyfs/canopy/shard/raftgroup/internal/dragonlog"
 )
 
 // Options of a measurement.
@@ -75,9 +76,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 }
 
 func startHosts(dir string, replicas int) (hosts []*dragonboat.NodeHost, err error) {
-	for _, name := range []string{"config", "dragonboat", "logdb", "raft", "rsm", "server", "settings", "tan", "transport", "registry"} {
-		logger.GetLogger(name).SetLevel(logger.CRITICAL)
-	}
+	dragonlog.Quiet()
 	members := make(map[uint64]dragonboat.Target)
 	for i := 1; i <= replicas; i++ {
 		addr, err := freeAddress()
