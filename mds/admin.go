@@ -68,6 +68,12 @@ func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
 		Term:            raft.Term,
 		QueueDepth:      uint64(raft.Queue),
 	}
+	h.mu.Lock()
+	failure := h.failure
+	h.mu.Unlock()
+	if failure != nil {
+		out.Error = failure.Error()
+	}
 	if !raft.Self {
 		return out
 	}

@@ -165,12 +165,12 @@ func (d *dataDir) damaged() error {
 	if d.node.Damaged == "" {
 		return nil
 	}
-	return fmt.Errorf("mds: data directory %s: %s; %s", d.path, d.node.Damaged, d.rebuildHint())
+	return fmt.Errorf("mds: data directory %s: %s; %s", d.path, d.node.Damaged, d.rebuildHint(d.node.Node))
 }
 
 // rebuildHint says which command repairs a node whose state cannot be used.
-func (d *dataDir) rebuildHint() string {
-	return fmt.Sprintf("to discard it and copy the state from the other replicas run: mds --data-dir %s --rebuild (with the node's other flags)", d.path)
+func (d *dataDir) rebuildHint(id base.NodeID) string {
+	return fmt.Sprintf("to discard it and copy the state from the other replicas run: mds --data %s --node %v --rebuild (with the node's other flags)", d.path, id)
 }
 
 // close unlocks the directory.

@@ -28,31 +28,18 @@ type hosted struct {
 	wake    chan struct{}          // the holder changed
 	term    atomic.Pointer[tenure] // nil: this node does not hold the lease
 
-	mu     sync.Mutex
-	latest holding
-	news   news // to be published
+	mu      sync.Mutex
+	news    news  // to be published
+	failure error // why the replica was stopped, if it was
 }
 
-// holding says who holds the shard.
-type holding struct {
-	node  base.NodeID
-	epoch base.LeaseEpoch
-	self  bool
-}
-
-// onHolderChange is called by raftgroup; it must not block.
-func (s *Server) onHolderChange(id base.ShardID, node base.NodeID, epoch base.LeaseEpoch, self bool) {
+// onHolderChange is called by raftgroup; it must not block. The shard's goroutine
+// asks the group itself, so that it acts on what is, not on what was told.
+func (s *Server) onHolderChange(id base.ShardID, _ base.NodeID, _ base.LeaseEpoch, _ bool) {
 	h := s.lookup(id)
 	if h == nil {
 		return // it is starting, and will look itself
 	}
-	h.changed(holding{node, epoch, self})
-}
-
-func (h *hosted) changed(now holding) {
-	h.mu.Lock()
-	h.latest = now
-	h.mu.Unlock()
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -63,13 +50,17 @@ func (h *hosted) changed(now holding) {
 func (s *Server) onReplicaFailed(id base.ShardID, err error) {
 	s.log.Error("a replica cannot go on and was stopped; the shard lives on in its other replicas", "shard", id, "error", err)
 	s.metrics.failedReplicas.Inc()
+	if h := s.lookup(id); h != nil {
+		h.mu.Lock()
+		h.failure = err
+		h.mu.Unlock()
+	}
 }
 
 // run follows the shard's holder until ctx is done.
 func (h *hosted) run(ctx context.Context) {
 	defer h.setTerm(ctx, nil)
-	node, epoch, self := h.group.Holder()
-	h.changed(holding{node, epoch, self})
+	h.follow(ctx)
 	tick := time.NewTimer(rand.N(nudgeInterval / 4))
 	defer tick.Stop()
 	for {
@@ -80,6 +71,7 @@ func (h *hosted) run(ctx context.Context) {
 			h.follow(ctx)
 		case <-tick.C:
 			h.nudge(ctx)
+			h.follow(ctx)
 			tick.Reset(nudgeInterval/2 + rand.N(nudgeInterval))
 		}
 	}
@@ -87,17 +79,15 @@ func (h *hosted) run(ctx context.Context) {
 
 // follow starts or ends a term as the holder.
 func (h *hosted) follow(ctx context.Context) {
-	h.mu.Lock()
-	now := h.latest
-	h.mu.Unlock()
+	_, epoch, self := h.group.Holder()
 	term := h.tenure()
 	switch {
-	case !now.self:
+	case !self:
 		if term != nil {
 			h.setTerm(ctx, nil)
 		}
-	case term == nil || term.epoch != now.epoch:
-		h.setTerm(ctx, newTenure(h, now.epoch))
+	case term == nil || term.epoch != epoch:
+		h.setTerm(ctx, newTenure(h, epoch))
 	}
 }
 

@@ -150,7 +150,7 @@ func (s *Server) register(ctx context.Context) error {
 		return s.dir.save()
 	})
 	if errors.Is(err, placement.ErrAmnesia) {
-		return fmt.Errorf("mds: %w; %s", err, s.dir.rebuildHint())
+		return fmt.Errorf("mds: %w; %s", err, s.dir.rebuildHint(id))
 	}
 	return err
 }
