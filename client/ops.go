@@ -49,18 +49,6 @@ func (c *Client) sawDir(dir *Inode, attr *Attr, asked time.Time) *Attr {
 	return attr
 }
 
-// sawInode takes attributes of an inode that may not be known here.
-func (c *Client) sawInode(attr *Attr, asked time.Time) {
-	if attr == nil {
-		return
-	}
-	c.cache.putAttr(attr, asked)
-	if n := c.inodes.find(base.Ino(attr.Ino)); n != nil {
-		n.see(attr)
-		n.Release()
-	}
-}
-
 // Lookup finds name in dir. The Inode holds a reference. dirAttr is the
 // directory's attributes if the answer carried them, else nil.
 func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string) (n *Inode, attr, dirAttr *Attr, err error) {
