@@ -301,7 +301,7 @@ func encodeResult(r *canopyv1.Result) []byte {
 // errorOf returns the error kind of an encoded result without decoding the rest:
 // the error is the first field, and left out if it is zero.
 func errorOf(result []byte) fserr.Kind {
-	const errorTag = 1<<3 | 0
+	const errorTag = 1 << 3 // field 1, varint
 	if len(result) < 2 || result[0] != errorTag {
 		return fserr.OK
 	}
