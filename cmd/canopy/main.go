@@ -19,7 +19,6 @@ func newCommand() *cobra.Command {
 		Use:   "canopy",
 		Short: "A file system whose metadata scales",
 		Long:  "A file system whose metadata scales. Start with: canopy up --mount ./mnt",
-		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newUpCommand(), daemon.MDS(), daemon.LayoutService(), daemon.DataServer())
 	return cmd

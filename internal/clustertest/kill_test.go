@@ -16,7 +16,7 @@ func (c *cluster) writeDuring(t *testing.T, duration time.Duration, disturb func
 	journal := filepath.Join(t.TempDir(), "journal")
 	writer := start(t, "loadtest", "meta", "--cluster", c.address, "--durable-check", "--journal", journal,
 		"--for", duration.String(), "--op-timeout", "60s", "--workers", "16", "--quiet", "--with-floor=no")
-	writer.waitOutput(t, "acknowledged", 30*time.Second)
+	writer.waitOutput(t, "ops/s", 30*time.Second)
 	disturb()
 	select {
 	case <-writer.done:

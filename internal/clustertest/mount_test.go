@@ -14,7 +14,7 @@ import (
 // secondMount mounts the cluster once more, by the clientfuse binary.
 func (c *cluster) secondMount(t *testing.T, flags ...string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "mnt2")
+	dir := filepath.Join(reachable(t), "mnt2")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type cluster struct {
 // newCluster starts `canopy up` in fresh directories.
 func newCluster(t *testing.T, mounted bool, flags ...string) *cluster {
 	t.Helper()
-	root := t.TempDir()
+	root := reachable(t)
 	c := &cluster{data: filepath.Join(root, "data"), flags: flags}
 	if mounted {
 		c.mount = filepath.Join(root, "mnt")
@@ -36,6 +36,19 @@ func newCluster(t *testing.T, mounted bool, flags ...string) *cluster {
 	}
 	c.start(t)
 	return c
+}
+
+// reachable returns a temporary directory that other users may search, as a
+// mount point's parents must be.
+func reachable(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // start starts it, again, on the same data.

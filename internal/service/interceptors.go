@@ -71,11 +71,11 @@ func (s *Server) serverOptions() ([]grpc.ServerOption, error) {
 	return append(options, s.config.Options...), nil
 }
 
-// logLevel keeps what happens all the time out of the log: calls that succeed
-// and streams whose client went away.
+// logLevel keeps what happens all the time out of the log: calls that succeed,
+// answers of servers that start or stop, and streams whose client went away.
 func logLevel(code codes.Code) logging.Level {
 	switch code {
-	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists:
+	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists, codes.Unavailable:
 		return logging.LevelDebug
 	case codes.Unknown, codes.Internal, codes.DataLoss:
 		return logging.LevelError

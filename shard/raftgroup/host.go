@@ -16,7 +16,6 @@ import (
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
 	"github.com/lni/dragonboat/v4/plugin/tan"
-	"github.com/lni/dragonboat/v4/raftio"
 	sm "github.com/lni/dragonboat/v4/statemachine"
 	"github.com/lni/vfs"
 	"golang.org/x/sys/unix"
@@ -193,18 +192,6 @@ func newNodeHost(c config.NodeHostConfig) (nh *dragonboat.NodeHost, err error) {
 		}
 	}()
 	return dragonboat.NewNodeHost(c)
-}
-
-// logFactory keeps hold of the log that Dragonboat opens.
-type logFactory struct {
-	config.LogDBFactory
-	db raftio.ILogDB
-}
-
-func (f *logFactory) Create(c config.NodeHostConfig, cb config.LogDBCallback, dirs, wals []string) (raftio.ILogDB, error) {
-	db, err := f.LogDBFactory.Create(c, cb, dirs, wals)
-	f.db = db
-	return db, err
 }
 
 // Start starts a replica. A state that is older than the log says is an error

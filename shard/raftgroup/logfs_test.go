@@ -208,3 +208,51 @@ func TestLogFileAgainstFiller(t *testing.T) {
 		t.Fatalf("%d bytes, want %d, equal %v, %v", len(got), len(want), bytes.Equal(got, want), err)
 	}
 }
+
+// countingDB counts what tan is asked to save with a state that is new to it.
+type countingDB struct {
+	raftio.ILogDB
+	last  pb.State
+	syncs int
+}
+
+func (c *countingDB) SaveRaftState(updates []pb.Update, _ uint64) error {
+	for _, u := range updates {
+		if len(u.EntriesToSave) > 0 || u.State.Term != c.last.Term || u.State.Vote != c.last.Vote {
+			c.syncs++ // as tan's db.write decides it
+		}
+		c.last = u.State
+	}
+	return nil
+}
+
+// An entry and the commit index behind it cost one flush.
+func TestOneFlushPerEntry(t *testing.T) {
+	c := &countingDB{}
+	db := &logDB{ILogDB: c, states: make(map[raftio.NodeInfo]pb.State)}
+	save := func(u pb.Update) {
+		t.Helper()
+		u.ShardID, u.ReplicaID = 1, 1
+		list := []pb.Update{u}
+		if err := db.SaveRaftState(list, 1); err != nil {
+			t.Fatal(err)
+		}
+		if list[0].State != u.State {
+			t.Fatal("the caller's update was changed")
+		}
+	}
+	save(pb.Update{State: pb.State{Term: 2, Vote: 1, Commit: 1}})
+	c.syncs = 0
+	for i := uint64(2); i < 12; i++ {
+		save(pb.Update{EntriesToSave: []pb.Entry{{Index: i, Term: 2}}})
+		save(pb.Update{State: pb.State{Term: 2, Vote: 1, Commit: i}})
+		save(pb.Update{}) // messages only
+	}
+	if c.syncs != 10 {
+		t.Fatalf("%d flushes for 10 entries", c.syncs)
+	}
+	save(pb.Update{State: pb.State{Term: 3, Vote: 2, Commit: 12}})
+	if c.syncs != 11 {
+		t.Fatal("a new vote was not flushed")
+	}
+}
