@@ -15,6 +15,7 @@ import (
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
 )
 
 // TestLateWriteAndLateCut is PROTOCOLS J1: a write-back of an older size epoch
@@ -75,7 +76,7 @@ func TestTombstone(t *testing.T) {
 	away.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := d.Delete(ctx, f.ID, f.Layout); err == nil {
+	if err := d.Delete(ctx, f.ID, f.Layout, stripe.MaxFileBytes); err == nil {
 		t.Fatal("the deletion was confirmed without one member")
 	}
 	c.waitMap(d, "the server to be out", outOfSyncEverywhere(away.id))
@@ -85,7 +86,7 @@ func TestTombstone(t *testing.T) {
 	away.start()
 	c.waitMap(d, "all in sync", allInSync)
 	for range 2 {
-		if err := d.Delete(testContext(t), f.ID, f.Layout); err != nil {
+		if err := d.Delete(testContext(t), f.ID, f.Layout, stripe.MaxFileBytes); err != nil {
 			t.Fatal(err)
 		}
 	}

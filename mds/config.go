@@ -79,9 +79,9 @@ type Config struct {
 // DataPlane is what a node needs of the data path. Methods are called
 // concurrently and block until done or ctx ends.
 type DataPlane interface {
-	// Delete removes all bytes of a data id. nil means that every member of every
+	// Delete removes all bytes of a data id, which lay below size. nil means that every member of every
 	// placement group has confirmed (PROTOCOLS H3). A repetition is harmless.
-	Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layout) error
+	Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layout, size uint64) error
 	// Cut makes every column of a file know its cuts, durably (PROTOCOLS J1).
 	Cut(ctx context.Context, id base.DataID, layout *canopyv1.Layout, sizeEpoch uint64, cuts []*canopyv1.Cut) error
 	// Usage returns capacity and free bytes of a pool, as statfs shows them.

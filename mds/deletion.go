@@ -105,7 +105,7 @@ func (t *tenure) deleteData(subtree base.SubtreeID, page []namespace.DeletionInf
 		calls.Go(func() error {
 			ctx, cancel := context.WithTimeout(t.ctx, dataAttempt)
 			defer cancel()
-			if err := t.h.server.config.Data.Delete(ctx, d.DataID, d.Layout); err != nil {
+			if err := t.h.server.config.Data.Delete(ctx, d.DataID, d.Layout, d.SizeBytes); err != nil {
 				return err
 			}
 			mu.Lock()

@@ -30,7 +30,7 @@ func newFakeData() *fakeData {
 	return &fakeData{deleted: map[base.DataID]int{}, cut: map[base.DataID][]uint64{}}
 }
 
-func (d *fakeData) Delete(_ context.Context, id base.DataID, _ *canopyv1.Layout) error {
+func (d *fakeData) Delete(_ context.Context, id base.DataID, _ *canopyv1.Layout, _ uint64) error {
 	if d.down.Load() {
 		return errors.New("the data servers are away")
 	}

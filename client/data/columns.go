@@ -97,11 +97,12 @@ func (d *Data) Cut(ctx context.Context, f File) (err error) {
 	})
 }
 
-// Delete removes all bytes of the data id. nil means that every member of every
+// Delete removes all bytes of the data id, of which none ever lay at size or
+// behind (stripe.MaxFileBytes if that is not known). nil means that every member of every
 // placement group, those out of sync too, has confirmed and keeps a tombstone
 // against late writes (PROTOCOLS H3). A repetition is harmless. A member that
 // cannot be reached makes it fail soon, with kind NotReady: try again later.
-func (d *Data) Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layout) (err error) {
+func (d *Data) Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layout, size uint64) (err error) {
 	defer d.metrics.observe("delete", 0, time.Now(), &err)
 	f := File{ID: id, Layout: layout}
 	m, mapping, err := d.mapping(ctx, f)
@@ -111,7 +112,7 @@ func (d *Data) Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layo
 	// One failure does not keep the others from being deleted.
 	var group errgroup.Group
 	group.SetLimit(maxParallel)
-	for _, c := range mapping.Columns() {
+	for _, c := range mapping.ColumnsBelow(max(size, 1)) {
 		pg := m.PG(base.PoolID(layout.Pool), c.PG)
 		for _, member := range pg.Members {
 			group.Go(func() error { return d.deleteAt(ctx, f, c, base.NodeID(member)) })
