@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
+.SILENT:
 .DEFAULT_GOAL := build
 GO ?= go
 # Packages whose tests start clusters or mounts run alone, after the others.

@@ -31,7 +31,6 @@ func readBack(t interface{ Fatalf(string, ...any) }, s *Store, key Key, offset, 
 type modelColumn struct {
 	bytes   []byte
 	epoch   uint64
-	exists  bool
 	deleted bool
 }
 
