@@ -50,14 +50,18 @@ func TestUnreachable(t *testing.T) {
 
 // TestGivenDirectory runs the suite in an empty directory of any mount, named
 // by CANOPY_POSIX_DIR; with CANOPY_POSIX_DIR2, the same directory through a
-// second mount, also what two mounts show each other.
+// second mount, also what two mounts show each other. Without them it checks
+// that the two directories of one file system count as two mounts of it.
 func TestGivenDirectory(t *testing.T) {
 	a, b := os.Getenv("CANOPY_POSIX_DIR"), os.Getenv("CANOPY_POSIX_DIR2")
 	if a == "" {
-		t.Skip("CANOPY_POSIX_DIR is not set")
+		a = Dir(t)
+		b = a
 	}
 	if b != "" {
 		t.Run("across", func(t *testing.T) { RunCrossMount(t, a, b) })
 	}
-	Run(t, a)
+	if os.Getenv("CANOPY_POSIX_DIR") != "" {
+		Run(t, a)
+	}
 }

@@ -43,6 +43,7 @@ func TestPOSIX(t *testing.T) {
 	c := newCluster(t, true)
 	other := c.secondMount(t)
 	t.Run("OneMount", func(t *testing.T) { posix.Run(t, c.mount) })
+	t.Run("GoFuse", func(t *testing.T) { posix.RunGoFuse(t, c.mount) })
 	t.Run("TwoMounts", func(t *testing.T) { posix.RunCrossMount(t, c.mount, other) })
 	c.mdsctl(t, "fsck")
 }
