@@ -1,8 +1,8 @@
 package clientfuse
 
 import (
-	"testing"
 	"github.com/canopyfs/canopy/clientfuse/posix"
+	"testing"
 )
 
 func TestPosix(t *testing.T) {
