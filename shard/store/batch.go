@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
+	"hash/maphash"
 	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -102,11 +103,34 @@ func (b *batch) Commit() (uint64, error) {
 			putInto(pb, k, c)
 		}
 	}
-	if err := b.store.db.Apply(pb, pebble.NoSync); err != nil {
+	if err := b.apply(pb); err != nil {
 		return 0, errors.Join(err, pb.Close())
 	}
 	b.store.metrics.batchBytes.Add(float64(size))
 	return b.store.committed.Add(1), pb.Close()
+}
+
+// apply gives the changes to Pebble. The cache of values learns of them before
+// they are visible, and after.
+func (b *batch) apply(pb *pebble.Batch) error {
+	o, values := b.overlay, b.store.values
+	change := func() error { return b.store.db.Apply(pb, pebble.NoSync) }
+	if values == nil {
+		return change()
+	}
+	if len(o.ranges) > 0 {
+		return values.changeAll(change)
+	}
+	o.hashes = o.hashes[:0]
+	for _, keys := range [][]string{o.sorted, o.fresh} {
+		for _, k := range keys {
+			o.hashes = append(o.hashes, maphash.String(values.seed, k))
+		}
+	}
+	values.begin(o.hashes)
+	err := change()
+	values.end(o.hashes)
+	return err
 }
 
 func putInto(pb *pebble.Batch, key string, c change) {

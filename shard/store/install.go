@@ -40,10 +40,12 @@ func (s *Store) Install(lo, hi []byte, fill func(set func(key, value []byte) err
 		return err
 	}
 	span := pebble.KeyRange{Start: lo, End: hi}
-	if _, err := s.db.IngestAndExcise(context.Background(), w.paths, nil, nil, span); err != nil {
-		return fmt.Errorf("ingest: %w", err)
-	}
-	return nil
+	return s.values.changeAll(func() error {
+		if _, err := s.db.IngestAndExcise(context.Background(), w.paths, nil, nil, span); err != nil {
+			return fmt.Errorf("ingest: %w", err)
+		}
+		return nil
+	})
 }
 
 // tableWriter writes keys in order into as many tables as needed.
@@ -114,7 +116,8 @@ func (s *Store) removeInstallFiles() error {
 
 // Wipe removes what lies in [lo, hi), durably.
 func (s *Store) Wipe(lo, hi []byte) error {
-	if err := s.db.DeleteRange(lo, hi, pebble.NoSync); err != nil {
+	err := s.values.changeAll(func() error { return s.db.DeleteRange(lo, hi, pebble.NoSync) })
+	if err != nil {
 		return err
 	}
 	return s.Flush(s.committed.Add(1))

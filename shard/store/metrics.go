@@ -59,6 +59,7 @@ func newMetrics(s *Store, r prometheus.Registerer) *metrics {
 		gauge("canopy_store_read_amplification", "Sorted runs that a read may touch.",
 			func() float64 { return float64(s.db.Metrics().ReadAmp()) }),
 	}
+	all = append(all, valueMetrics(s.values)...)
 	if r == nil {
 		return m
 	}
@@ -71,6 +72,21 @@ func newMetrics(s *Store, r prometheus.Registerer) *metrics {
 		}
 	}
 	return m
+}
+
+func valueMetrics(c *valueCache) []prometheus.Collector {
+	counter := func(name, help string, value func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
+			func() float64 { return float64(value()) })
+	}
+	return []prometheus.Collector{
+		counter("canopy_store_value_hits_total", "Reads of a key that the cache of values answered.",
+			func() uint64 { hits, _, _ := c.counts(); return hits }),
+		counter("canopy_store_value_misses_total", "Reads of a key that the cache of values did not answer.",
+			func() uint64 { _, misses, _ := c.counts(); return misses }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "canopy_store_value_bytes", Help: "Bytes in the cache of values."},
+			func() float64 { _, _, size := c.counts(); return float64(size) }),
+	}
 }
 
 func (m *metrics) unregister() {

@@ -21,6 +21,7 @@ type overlay struct {
 	fresh   []string // keys since the last Scan, not in sorted
 	ranges  []keyRange
 	arena   arena
+	hashes  []uint64 // Commit's own, kept for the next
 }
 
 type change struct {

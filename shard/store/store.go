@@ -35,8 +35,10 @@ type Options struct {
 	// CacheBytes and MemTableBytes bound memory; 0 takes the defaults.
 	CacheBytes    int64
 	MemTableBytes int64
-	Logger        *slog.Logger          // nil: none
-	Registerer    prometheus.Registerer // nil: none
+	// ValueCacheBytes bounds the cache of single values; negative: none.
+	ValueCacheBytes int64
+	Logger          *slog.Logger          // nil: none
+	Registerer      prometheus.Registerer // nil: none
 }
 
 // Store is one node's store. Its methods are safe for concurrent use.
@@ -47,6 +49,7 @@ type Store struct {
 	log         *slog.Logger
 	incarnation uint64
 	overlays    sync.Pool // of *overlay
+	values      *valueCache
 	installs    atomic.Uint64
 
 	committed atomic.Uint64 // batches that are visible
@@ -67,7 +70,7 @@ func Open(o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{dir: o.Dir, fs: o.FS, log: o.Logger}
+	s := &Store{dir: o.Dir, fs: o.FS, log: o.Logger, values: newValueCache(o.ValueCacheBytes)}
 	s.flush.init()
 	s.overlays.New = func() any { return newOverlay() }
 	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
@@ -128,15 +131,16 @@ func (s *Store) Incarnation() uint64 { return s.incarnation }
 
 // NewSnapshot returns the state as it is now.
 func (s *Store) NewSnapshot() shard.Snapshot {
+	bound := s.values.bound() // before the snapshot is taken: see valueCache
 	snap := s.db.NewSnapshot()
-	return &snapshot{reader: reader{r: snap}, snap: snap}
+	return &snapshot{reader: reader{r: snap, values: s.values, bound: bound}, snap: snap}
 }
 
 // NewBatch returns an empty batch over the present state. At most one batch may
 // be open for a range of keys at a time.
 func (s *Store) NewBatch() shard.Batch {
 	o := s.overlays.Get().(*overlay)
-	return &batch{store: s, base: reader{r: s.db}, overlay: o}
+	return &batch{store: s, base: reader{r: s.db, values: s.values, present: true}, overlay: o}
 }
 
 // Close flushes and closes the store. Snapshots and batches must be closed.
@@ -147,8 +151,11 @@ func (s *Store) Close() error {
 
 // reader reads from Pebble. It implements shard.Reader.
 type reader struct {
-	r     pebble.Reader
-	value io.Closer // of the value that Get returned last
+	r       pebble.Reader
+	values  *valueCache // in front of r's Get, or nil
+	bound   uint64      // of the snapshot r
+	present bool        // r is no snapshot: each Get reads the present
+	value   io.Closer   // of the value that Get returned last
 }
 
 // Get returns the key's value, valid until the next call.
@@ -156,6 +163,27 @@ func (r *reader) Get(key []byte) ([]byte, bool, error) {
 	if err := r.release(); err != nil {
 		return nil, false, err
 	}
+	if r.values == nil {
+		return r.read(key)
+	}
+	bound := r.bound
+	if r.present {
+		bound = r.values.bound()
+	}
+	hash := r.values.hash(key)
+	if v, found, known := r.values.get(hash, key, bound); known {
+		return v, found, nil
+	}
+	v, found, err := r.read(key)
+	// A batch finds absent what it makes next: that would be dropped at once.
+	if err == nil && (found || !r.present) {
+		r.values.add(hash, key, v, found, bound)
+	}
+	return v, found, err
+}
+
+// read asks Pebble.
+func (r *reader) read(key []byte) ([]byte, bool, error) {
 	v, closer, err := r.r.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, false, nil
