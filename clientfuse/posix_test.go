@@ -1,8 +1,9 @@
 package clientfuse
 
 import (
-	"github.com/canopyfs/canopy/clientfuse/posix"
 	"testing"
+
+	"github.com/canopyfs/canopy/clientfuse/posix"
 )
 
 func TestPosix(t *testing.T) {

@@ -130,6 +130,9 @@ func (m *membership) run(ctx context.Context, registered func(*canopyv1.Register
 		if err := m.register(ctx, registered); err != nil {
 			return err
 		}
+		if ctx.Err() != nil {
+			return nil // told to end before it was registered: there is no lease to keep
+		}
 		if err := m.beat(ctx); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ type part struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // after done
+	failed bool  // after done: it ended by itself, and failed has the error
 }
 
 func newParts(logger *slog.Logger) *parts {
@@ -43,6 +44,7 @@ func (p *parts) start(name string, run func(ctx context.Context) error) {
 			if err == nil {
 				err = errors.New("it ended by itself")
 			}
+			q.failed = true
 			p.once.Do(func() { p.failed <- fmt.Errorf("%s: %w", name, err) })
 		}
 	}()
@@ -67,7 +69,7 @@ func (p *parts) stop() error {
 		p.logger.Debug("stopping", "part", q.name)
 		q.cancel()
 		<-q.done
-		if q.err != nil && !errors.Is(q.err, context.Canceled) {
+		if q.err != nil && !q.failed && !errors.Is(q.err, context.Canceled) {
 			errs = append(errs, fmt.Errorf("%s: %w", q.name, q.err))
 		}
 	}

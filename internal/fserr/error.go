@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/canopyfs/canopy/internal/base"
 )
@@ -105,6 +106,11 @@ func KindOf(err error) Kind {
 		return IO
 	}
 	if s, ok := status.FromError(err); ok {
+		for _, d := range s.Details() {
+			if kind, ok := d.(*wrapperspb.UInt32Value); ok {
+				return Kind(kind.Value)
+			}
+		}
 		return kindOfCode(s.Code())
 	}
 	return Internal
@@ -137,10 +143,16 @@ func kindOfCode(c codes.Code) Kind {
 // Errno returns what a mount answers for err: 0 for nil.
 func Errno(err error) syscall.Errno { return KindOf(err).Errno() }
 
-// Status returns err as a gRPC status error, nil for nil.
+// Status returns err as a gRPC status error, nil for nil. The kind travels as a
+// detail, since several kinds share a code; KindOf finds it at the other end.
 func Status(err error) error {
 	if err == nil {
 		return nil
 	}
-	return status.Error(KindOf(err).Code(), err.Error())
+	kind := KindOf(err)
+	s := status.New(kind.Code(), err.Error())
+	if detailed, dErr := s.WithDetails(wrapperspb.UInt32(uint32(kind))); dErr == nil {
+		s = detailed
+	}
+	return s.Err()
 }

@@ -38,6 +38,7 @@ func TestKindOf(t *testing.T) {
 		syscall.ENOSPC:           NoSpace,
 		fs.ErrNotExist:           NotFound,
 		Status(NotFound):         NotFound,
+		Status(WrongCluster):     WrongCluster,
 		errors.New("x"):          Internal,
 	} {
 		if got := KindOf(err); got != want {
