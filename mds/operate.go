@@ -2,8 +2,6 @@ package mds
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -13,16 +11,6 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/service"
-	"github.com/canopyfs/canopy/shard"
-)
-
-const (
-	// readBatches is how many batches of reads of one stream run at once.
-	readBatches = 4
-	// readTimeout bounds a batch of reads that waits for a lease.
-	readTimeout = 5 * time.Second
-	// batchBytes bounds the answers of one batch of reads: the rest is Busy.
-	batchBytes = 8 << 20
 )
 
 // opStream is one client's stream of operations.
@@ -113,7 +101,7 @@ func (st *opStream) start(request *canopyv1.OperateRequest, now time.Time) {
 			st.submit(h, request.Floor, op, kind, now)
 		default:
 			if batch == nil {
-				batch = &readBatch{h: h, started: now}
+				batch = &readBatch{stream: st, h: h, started: now}
 			}
 			batch.ops = append(batch.ops, op)
 			batch.kinds = append(batch.kinds, kind)
@@ -199,93 +187,6 @@ func (w *pendingWrite) applied(kind fserr.Kind) {
 		t.sessionClosed(w.stream.client)
 	case opUnlink, opRmdir, opRename, opLink, opSetAttr, opCreate:
 		t.activity.Add(1)
-	}
-}
-
-// readBatch are the reads of one request: they see one snapshot.
-type readBatch struct {
-	h       *hosted
-	ops     []*canopyv1.Op
-	kinds   []opType
-	started time.Time
-}
-
-// read runs a batch on a goroutine of its own, a few at once.
-func (st *opStream) read(b *readBatch) {
-	select {
-	case st.slots <- struct{}{}:
-	case <-st.ctx.Done():
-		return
-	}
-	select {
-	case st.server.readSlot <- struct{}{}:
-	case <-st.ctx.Done():
-		<-st.slots
-		return
-	}
-	st.reads.Go(func() {
-		defer func() { <-st.slots; <-st.server.readSlot }()
-		st.runReads(b)
-	})
-}
-
-// runReads answers a batch under one lease check (PROTOCOLS B4).
-func (st *opStream) runReads(b *readBatch) {
-	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
-	defer cancel()
-	answers := make([]outcome, len(b.ops))
-	kinds := make([]fserr.Kind, len(b.ops))
-	err := b.h.group.Read(ctx, func(r shard.Reader) error { return st.query(b, r, answers, kinds) })
-	if err != nil {
-		kind := fserr.KindOf(err)
-		for i, op := range b.ops {
-			kinds[i] = kind
-			answers[i] = outcome{op.Id, encodeResult(st.server.refusal(err, b.h.shard, base.SubtreeID(op.Subtree)))}
-		}
-	}
-	took := time.Since(b.started)
-	for i, kind := range b.kinds {
-		b.h.metrics.observe(kind, kinds[i], took)
-	}
-	st.queue.put(len(answers), answers...)
-}
-
-// query answers the batch from one snapshot. A panic becomes an error: a read
-// must not end the process.
-func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds []fserr.Kind) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			st.server.log.Error("a read panicked", "shard", b.h.shard, "panic", p, "stack", string(debug.Stack()))
-			err = fserr.New(fserr.Internal, "read", fmt.Errorf("panic: %v", p))
-		}
-	}()
-	size := 0
-	for i, op := range b.ops {
-		result := &canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too much was asked for in one batch"}
-		if size < batchBytes {
-			result = b.h.machine.Query(r, op)
-		}
-		st.complete(b, op, b.kinds[i], result)
-		kinds[i] = fserr.Kind(result.Error)
-		answers[i] = outcome{op.Id, encodeResult(result)}
-		size += len(answers[i].result)
-	}
-	return nil
-}
-
-// complete adds to an answer what only the node knows.
-func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
-	switch {
-	case fserr.Kind(result.Error) == fserr.Moved:
-		result.Redirect = st.server.moved(result.Redirect, b.h.shard, base.SubtreeID(op.Subtree))
-	case fserr.Kind(result.Error) == fserr.Busy:
-		result.RetryAfterMs = retryAfterMS()
-	case kind == opStatFs:
-		var queued uint64
-		if t := b.h.tenure(); t != nil {
-			queued = t.queuedBytes.Load()
-		}
-		st.server.usage.fill(result, queued)
 	}
 }
 

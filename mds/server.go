@@ -24,22 +24,22 @@ import (
 // Lock order: Server.mu, then hosted.mu, then tenure.mu, then those of streams.
 // None is held over a request, a read or a proposal.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	metrics  *metrics
-	dir      *dataDir
-	place    *placement.Store
-	cluster  string
-	info     *canopyv1.NodeInfo
-	alive    *placement.Registration
-	store    *store.Store
-	host     *raftgroup.Host
-	front    *service.Server
-	events   *eventHub
-	usage    *usageCache
-	ownData  *data.Data    // nil: the configuration's is used
-	readSlot chan struct{} // bounds the batches of reads that run
-	started  time.Time
+	config  Config
+	log     *slog.Logger
+	metrics *metrics
+	dir     *dataDir
+	place   *placement.Store
+	cluster string
+	info    *canopyv1.NodeInfo
+	alive   *placement.Registration
+	store   *store.Store
+	host    *raftgroup.Host
+	front   *service.Server
+	events  *eventHub
+	usage   *usageCache
+	ownData *data.Data      // nil: the configuration's is used
+	reads   chan *readBatch // to the goroutines that answer them; has no buffer
+	started time.Time
 
 	run     context.Context // ends when the node stops: its goroutines end with it
 	cancel  context.CancelFunc

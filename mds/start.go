@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -26,16 +25,16 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config:   config,
-		log:      config.Logger,
-		readSlot: make(chan struct{}, 16*runtime.GOMAXPROCS(0)),
-		started:  time.Now(),
-		ready:    make(chan struct{}),
-		failed:   make(chan error, 1),
-		hosted:   map[base.ShardID]*hosted{},
-		wanted:   map[base.ShardID]bool{},
-		publish:  make(chan struct{}, 1),
-		events:   newEventHub(),
+		config:  config,
+		log:     config.Logger,
+		reads:   make(chan *readBatch),
+		started: time.Now(),
+		ready:   make(chan struct{}),
+		failed:  make(chan error, 1),
+		hosted:  map[base.ShardID]*hosted{},
+		wanted:  map[base.ShardID]bool{},
+		publish: make(chan struct{}, 1),
+		events:  newEventHub(),
 	}
 	s.run, s.cancel = context.WithCancel(context.Background())
 	if s.dir, err = openDataDir(config.DataDir); err != nil {
@@ -220,6 +219,7 @@ func (s *Server) serve() {
 	s.tasks.Go(func() error { s.followMap(s.run); return nil })
 	s.tasks.Go(func() error { s.publishLoop(s.run); return nil })
 	s.tasks.Go(func() error { s.usage.loop(s.run, s.config.DefaultLayout); return nil })
+	s.startReaders()
 	s.front.Serve()
 	s.front.SetServing(true)
 	s.tasks.Go(func() error {

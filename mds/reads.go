@@ -1,0 +1,135 @@
+package mds
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+)
+
+const (
+	// readBatches is how many batches of reads of one stream run at once.
+	readBatches = 4
+	// readTimeout bounds a batch of reads that waits for a lease.
+	readTimeout = 5 * time.Second
+	// batchBytes bounds the answers of one batch of reads: the rest is Busy.
+	batchBytes = 8 << 20
+)
+
+// readBatch are the reads of one request: they see one snapshot.
+type readBatch struct {
+	stream  *opStream
+	h       *hosted
+	ops     []*canopyv1.Op
+	kinds   []opType
+	started time.Time
+}
+
+// startReaders starts the goroutines that answer reads, as many as batches may run
+// at once. They live as long as the node does, and not for one batch, because a
+// query needs a deep stack: a new goroutine grew its own, copy by copy, each time.
+func (s *Server) startReaders() {
+	for range 16 * runtime.GOMAXPROCS(0) {
+		s.tasks.Go(func() error {
+			for {
+				select {
+				case b := <-s.reads:
+					b.run()
+				case <-s.run.Done():
+					return nil
+				}
+			}
+		})
+	}
+}
+
+// read gives a batch to a reader; it waits while too many of this stream or of the
+// node run. A stream that ends leaves its batches unanswered: so does the node,
+// whose streams end before its readers.
+func (st *opStream) read(b *readBatch) {
+	select {
+	case st.slots <- struct{}{}:
+	case <-st.ctx.Done():
+		return
+	}
+	st.reads.Add(1)
+	select {
+	case st.server.reads <- b:
+	case <-st.ctx.Done():
+		st.reads.Done()
+		<-st.slots
+	}
+}
+
+// run answers a batch, on a reader.
+func (b *readBatch) run() {
+	st := b.stream
+	defer func() { <-st.slots; st.reads.Done() }()
+	st.runReads(b)
+}
+
+// runReads answers a batch under one lease check (PROTOCOLS B4).
+func (st *opStream) runReads(b *readBatch) {
+	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
+	defer cancel()
+	answers := make([]outcome, len(b.ops))
+	kinds := make([]fserr.Kind, len(b.ops))
+	err := b.h.group.Read(ctx, func(r shard.Reader) error { return st.query(b, r, answers, kinds) })
+	if err != nil {
+		kind := fserr.KindOf(err)
+		for i, op := range b.ops {
+			kinds[i] = kind
+			answers[i] = outcome{op.Id, encodeResult(st.server.refusal(err, b.h.shard, base.SubtreeID(op.Subtree)))}
+		}
+	}
+	took := time.Since(b.started)
+	for i, kind := range b.kinds {
+		b.h.metrics.observe(kind, kinds[i], took)
+	}
+	st.queue.put(len(answers), answers...)
+}
+
+// query answers the batch from one snapshot. A panic becomes an error: a read
+// must not end the process.
+func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds []fserr.Kind) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			st.server.log.Error("a read panicked", "shard", b.h.shard, "panic", p, "stack", string(debug.Stack()))
+			err = fserr.New(fserr.Internal, "read", fmt.Errorf("panic: %v", p))
+		}
+	}()
+	size := 0
+	for i, op := range b.ops {
+		result := &canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too much was asked for in one batch"}
+		if size < batchBytes {
+			result = b.h.machine.Query(r, op)
+		}
+		st.complete(b, op, b.kinds[i], result)
+		kinds[i] = fserr.Kind(result.Error)
+		answers[i] = outcome{op.Id, encodeResult(result)}
+		size += len(answers[i].result)
+	}
+	return nil
+}
+
+// complete adds to an answer what only the node knows.
+func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
+	switch {
+	case fserr.Kind(result.Error) == fserr.Moved:
+		result.Redirect = st.server.moved(result.Redirect, b.h.shard, base.SubtreeID(op.Subtree))
+	case fserr.Kind(result.Error) == fserr.Busy:
+		result.RetryAfterMs = retryAfterMS()
+	case kind == opStatFs:
+		var queued uint64
+		if t := b.h.tenure(); t != nil {
+			queued = t.queuedBytes.Load()
+		}
+		st.server.usage.fill(result, queued)
+	}
+}
