@@ -120,6 +120,9 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 // here, does not allow; nil when it may run. The zero s is a subtree that was
 // never here.
 func route(op *canopyv1.Op, s *schema.Subtree) *canopyv1.Result {
+	if s.State == schema.Active && op.GetEpoch() <= uint64(s.Epoch) {
+		return nil
+	}
 	r := &canopyv1.Redirect{Subtree: op.GetSubtree(), Epoch: uint64(s.Epoch)}
 	switch s.State {
 	case schema.Active, schema.Frozen:
@@ -127,10 +130,7 @@ func route(op *canopyv1.Op, s *schema.Subtree) *canopyv1.Result {
 			// The client has seen an owner that this replica has not heard of.
 			return &canopyv1.Result{Error: uint32(fserr.NotHolder), Redirect: r}
 		}
-		if s.State == schema.Frozen {
-			return &canopyv1.Result{Error: uint32(fserr.Frozen), Redirect: r}
-		}
-		return nil
+		return &canopyv1.Result{Error: uint32(fserr.Frozen), Redirect: r}
 	case schema.HandedOff:
 		r.Shard = uint64(s.ToShard)
 	}

@@ -48,8 +48,9 @@ func prefix(shard base.ShardID, subtree base.SubtreeID, kind Kind, extra int) []
 	return append(k, byte(kind))
 }
 
+// key1 and key2 leave room for a part.
 func key1(shard base.ShardID, subtree base.SubtreeID, kind Kind, a uint64) []byte {
-	return binary.BigEndian.AppendUint64(prefix(shard, subtree, kind, 8), a)
+	return binary.BigEndian.AppendUint64(prefix(shard, subtree, kind, 9), a)
 }
 
 func key2(shard base.ShardID, subtree base.SubtreeID, kind Kind, a, b uint64) []byte {

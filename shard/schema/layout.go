@@ -37,8 +37,22 @@ func (l Layout) Proto() *canopyv1.Layout {
 	if l.Pool == 0 && len(l.Components) == 0 {
 		return nil
 	}
-	p := &canopyv1.Layout{Pool: l.Pool, Components: make([]*canopyv1.LayoutComponent, len(l.Components))}
-	all := make([]canopyv1.LayoutComponent, len(l.Components))
+	const few = 2 // what most layouts have: such a message is one piece of memory
+	n := len(l.Components)
+	var p *canopyv1.Layout
+	var all []canopyv1.LayoutComponent
+	if n <= few {
+		var whole struct {
+			layout     canopyv1.Layout
+			components [few]*canopyv1.LayoutComponent
+			all        [few]canopyv1.LayoutComponent
+		}
+		p, all = &whole.layout, whole.all[:n]
+		p.Components = whole.components[:n:n]
+	} else {
+		p, all = &canopyv1.Layout{Components: make([]*canopyv1.LayoutComponent, n)}, make([]canopyv1.LayoutComponent, n)
+	}
+	p.Pool = l.Pool
 	for i, c := range l.Components {
 		m := &all[i]
 		m.Offset, m.StripeBytes, m.StripeCount = c.Offset, c.StripeBytes, c.StripeCount
