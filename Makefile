@@ -46,11 +46,11 @@ staticcheck:
 
 .PHONY: unit
 unit: ## architecture test and unit tests, with the race detector
-	$(GO) test -race -timeout 10m $(UNIT_PACKAGES)
+	$(GO) test -race -p 4 -timeout 10m $(UNIT_PACKAGES)
 
 .PHONY: cluster
 cluster: ## real processes and real mounts
-	$(GO) test -timeout 10m -count=1 $(CLUSTER_PACKAGES)
+	$(GO) test -timeout 15m -count=1 -parallel 2 $(CLUSTER_PACKAGES)
 
 .PHONY: help
 help:

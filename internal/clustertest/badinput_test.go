@@ -69,6 +69,7 @@ func TestBadInput(t *testing.T) {
 // TestMountPointInUse: a second mount at the same place is refused, and so is a
 // second cluster on the same data.
 func TestSecondStartIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, true)
 	_, stderr, code := command(t, "clientfuse", "--cluster", c.address, c.mount)
 	if code == 0 || !strings.Contains(stderr, "mounted") {
@@ -85,6 +86,7 @@ func TestSecondStartIsRefused(t *testing.T) {
 // TestOtherClustersData: a data server's or node's directory of another cluster
 // is refused and left alone.
 func TestOtherClustersData(t *testing.T) {
+	t.Parallel()
 	a, b := newCluster(t, false), newCluster(t, false)
 	a.stop(t)
 	b.stop(t)

@@ -42,6 +42,7 @@ func outsideEtcd(t *testing.T, dir, listen string) *embedded.Etcd {
 // etcd works as `canopy up` does; running shards serve known clients while etcd
 // is away.
 func TestSeparateDaemons(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	etcdDir := filepath.Join(root, "etcd")
 	etcd := outsideEtcd(t, etcdDir, "")
@@ -108,6 +109,7 @@ func TestSeparateDaemons(t *testing.T) {
 // TestKillDataServer: with two copies, the loss of one data server loses no byte
 // that fsync acknowledged, and reads and writes go on.
 func TestKillDataServer(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	etcd := outsideEtcd(t, filepath.Join(root, "etcd"), "")
 	t.Cleanup(etcd.Close)

@@ -51,6 +51,7 @@ func (c *cluster) kill(t *testing.T, node uint64, pid int) {
 // writes. No acknowledged operation is lost and none is done twice; the killed
 // nodes catch up, and all replicas are equal.
 func TestKillNodes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, false, "--nodes", "3", "--replicas", "3", "--shards", "2")
 	c.writeDuring(t, 20*time.Second, func() {
 		for range 2 {
@@ -81,6 +82,7 @@ func TestKillNodes(t *testing.T) {
 
 // TestDrainNode: a drained node hands its leases on; nobody gets an error.
 func TestDrainNode(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, false, "--nodes", "3", "--replicas", "3")
 	c.writeDuring(t, 8*time.Second, func() {
 		node, _ := c.holderPid(t, 1)

@@ -40,6 +40,7 @@ func (c *cluster) secondMount(t *testing.T, flags ...string) string {
 }
 
 func TestPOSIX(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, true)
 	other := c.secondMount(t)
 	t.Run("OneMount", func(t *testing.T) { posix.Run(t, c.mount) })
@@ -49,6 +50,7 @@ func TestPOSIX(t *testing.T) {
 }
 
 func TestMountScript(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, true)
 	cmd := exec.Command("./mount.sh", c.mount, repository())
 	out, err := cmd.CombinedOutput()

@@ -144,6 +144,7 @@ func mounted(t *testing.T, dir string) bool {
 }
 
 func TestUpKeepsEverythingOverARestart(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, true)
 	dir := filepath.Join(c.mount, "dir")
 	if err := os.Mkdir(dir, 0o750); err != nil {
@@ -179,6 +180,7 @@ func TestUpKeepsEverythingOverARestart(t *testing.T) {
 }
 
 func TestUpSurvivesKill(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, true)
 	name := filepath.Join(c.mount, "acknowledged")
 	f, err := os.Create(name)
