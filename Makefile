@@ -50,7 +50,7 @@ unit: ## architecture test and unit tests, with the race detector
 
 .PHONY: cluster
 cluster: ## real processes and real mounts
-	$(GO) test -timeout 15m -count=1 -parallel 2 $(CLUSTER_PACKAGES)
+	$(GO) test -timeout 30m -count=1 -parallel 2 $(CLUSTER_PACKAGES)
 
 .PHONY: help
 help:

@@ -45,7 +45,8 @@ func start(t *testing.T, name string, args ...string) *process {
 	p := &process{name: name, out: &output{}, done: make(chan struct{})}
 	p.cmd = exec.Command(bin(name), args...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// It does not outlive a test binary that is killed, say by a time-out.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
