@@ -210,8 +210,7 @@ func (g *Group) Propose(ctx context.Context, command []byte) ([]byte, error) {
 // NotHolder otherwise. An error of fn is returned as it is, if the lease held.
 func (g *Group) Read(ctx context.Context, fn func(r shard.Reader) error) error {
 	for {
-		epoch := g.ownEpoch.Load()
-		if epoch != 0 && time.Duration(g.validHint.Load()) > g.host.waited() {
+		if epoch := g.ownEpoch.Load(); g.Serving() {
 			g.reading.Add(1)
 			snap := g.host.cfg.Store.NewSnapshot()
 			err := fn(snap)
@@ -232,6 +231,12 @@ func (g *Group) Read(ctx context.Context, fn func(r shard.Reader) error) error {
 			return err
 		}
 	}
+}
+
+// Serving says whether a Read would probably not have to wait for the lease. It is
+// a hint: Read itself checks.
+func (g *Group) Serving() bool {
+	return g.ownEpoch.Load() != 0 && time.Duration(g.validHint.Load()) > g.host.waited()
 }
 
 // waitForLease returns when this replica held the lease a moment ago.
