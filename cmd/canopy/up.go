@@ -51,7 +51,7 @@ fixed by the first start on a data directory.`,
 	f := cmd.Flags()
 	f.StringVar(&u.data, "data", "./canopy-data", "where everything is kept")
 	f.StringVar(&u.mount, "mount", "", "mount point; made if missing; empty: no mount")
-	f.StringVarP(&u.options, "options", "o", "", "mount options, e.g. ro,noatime,relaxed=1s")
+	f.StringVarP(&u.options, "options", "o", "", "mount options, e.g. ro,noatime,consistency=relaxed=1s")
 	f.IntVar(&u.plan.Nodes, "nodes", 1, "metadata nodes; more than one: each is a process of its own")
 	f.IntVar(&u.plan.Replicas, "replicas", 1, "replicas of each shard: 1, 3 or 5")
 	f.IntVar(&u.plan.Shards, "shards", 1, "shards")
