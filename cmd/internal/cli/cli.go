@@ -22,8 +22,11 @@ import (
 
 // Main runs the command with the process's arguments and returns the exit
 // code: 0, or 1 after one line on standard error. SIGINT and SIGTERM cancel the
-// context; a second one ends the process at once.
+// context; a second one ends the process at once. A reader of the output that
+// went away does not end the process: it has a mount and data to put in order.
 func Main(cmd *cobra.Command) int {
+	// Taking the signal, unlike ignoring it, is not inherited by children.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // from now on the default action: the second signal ends it
