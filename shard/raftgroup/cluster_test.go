@@ -238,6 +238,20 @@ func (c *cluster) holder(within time.Duration) *node {
 	return nil
 }
 
+// awaitHolder waits until this node has applied the lease of node id: a
+// follower learns of the holder by the log, after the holder itself.
+func (nd *node) awaitHolder(t *testing.T, id base.NodeID, within time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for time.Now().Before(deadline) {
+		if node, _, _ := nd.group().Holder(); node == id {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Fatalf("node %s did not learn within %v that %s serves", nd.id, within, id)
+}
+
 // propose runs a command on whichever node takes it, and says whether it was
 // acknowledged. Refused commands are tried again; unknown outcomes are not.
 func (c *cluster) propose(command string, within time.Duration) (acknowledged bool) {

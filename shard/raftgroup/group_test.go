@@ -286,6 +286,7 @@ func TestFollowerRefuses(t *testing.T) {
 		if nd == holder {
 			continue
 		}
+		nd.awaitHolder(t, holder.id, 5*time.Second)
 		if _, err := nd.group().Propose(testContext(t), []byte("x")); !errors.Is(err, fserr.NotHolder) {
 			t.Errorf("node %s: %v, want NotHolder", nd.id, err)
 		}
