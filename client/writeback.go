@@ -244,7 +244,7 @@ func (st *fileState) reportLocked() {
 		}
 	}
 	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
-		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv}
+		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified}
 	if st.c.spawn(func() { st.report(call) }) {
 		st.reporting, st.unreported, st.allocated = true, false, 0
 	}

@@ -96,15 +96,31 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	n.SizeBytes = size
 	n.HighBytes = max(n.HighBytes, c.Size)
 	n.AllocatedBytes = addBytes(n.AllocatedBytes, c.AllocatedBytes)
+	stamp := b.nowNS
 	if c.Changed {
-		b.wrote(n)
+		stamp = b.stampOf(n, c.MtimeNs)
+		n.MtimeNS = stamp
+		n.DataVersion++
 	}
 	if c.KillPriv {
 		if err := b.killPrivileges(o); err != nil {
 			return nil, err
 		}
 	}
-	return b.finish(o)
+	n.CtimeNS = max(n.CtimeNS, stamp)
+	n.Version++
+	return b.answer(o), b.save(o)
+}
+
+// stampOf returns the time of a write that a client reports: what its programs
+// have seen as the file's mtime, within what the log has recorded (PROTOCOLS
+// A3: time never goes back). A file whose mtime was set to the future gets the
+// present, as on any write.
+func (b *batch) stampOf(n *schema.Inode, clientNS int64) int64 {
+	if clientNS == 0 {
+		return b.nowNS
+	}
+	return min(max(clientNS, n.MtimeNS), b.nowNS)
 }
 
 // checkSizeEpoch refuses a request of an older size epoch; the answer carries the

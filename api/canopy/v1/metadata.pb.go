@@ -1993,8 +1993,12 @@ type ReportSizeCall struct {
 	AllocatedBytes uint64                 `protobuf:"varint,4,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"` // newly allocated bytes, for st_blocks
 	Changed        bool                   `protobuf:"varint,5,opt,name=changed,proto3" json:"changed,omitempty"`                                     // bytes changed: mtime, ctime and data_version move
 	KillPriv       bool                   `protobuf:"varint,6,opt,name=kill_priv,json=killPriv,proto3" json:"kill_priv,omitempty"`                   // a write by a non-root user: clear setuid and setgid
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// When the newest of the bytes was written, by the client's clock, which its
+	// programs have seen: mtime and ctime become that, but not later than the
+	// entry's time, nor earlier than they are. 0: the entry's time.
+	MtimeNs       int64 `protobuf:"varint,7,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportSizeCall) Reset() {
@@ -2067,6 +2071,13 @@ func (x *ReportSizeCall) GetKillPriv() bool {
 		return x.KillPriv
 	}
 	return false
+}
+
+func (x *ReportSizeCall) GetMtimeNs() int64 {
+	if x != nil {
+		return x.MtimeNs
+	}
+	return 0
 }
 
 // ReserveAppendCall reserves length bytes at the end (PROTOCOLS J2). Answer:
@@ -3158,7 +3169,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05flags\x18\x04 \x01(\rR\x05flags\"M\n" +
 	"\x0fRemoveXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"\xcb\x01\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"\xe6\x01\n" +
 	"\x0eReportSizeCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x1d\n" +
 	"\n" +
@@ -3166,7 +3177,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12'\n" +
 	"\x0fallocated_bytes\x18\x04 \x01(\x04R\x0eallocatedBytes\x12\x18\n" +
 	"\achanged\x18\x05 \x01(\bR\achanged\x12\x1b\n" +
-	"\tkill_priv\x18\x06 \x01(\bR\bkillPriv\"S\n" +
+	"\tkill_priv\x18\x06 \x01(\bR\bkillPriv\x12\x19\n" +
+	"\bmtime_ns\x18\a \x01(\x03R\amtimeNs\"S\n" +
 	"\x11ReserveAppendCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\"\x87\x01\n" +

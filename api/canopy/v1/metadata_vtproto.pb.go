@@ -2028,6 +2028,11 @@ func (m *ReportSizeCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.MtimeNs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MtimeNs))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.KillPriv {
 		i--
 		if m.KillPriv {
@@ -3872,6 +3877,9 @@ func (m *ReportSizeCall) SizeVT() (n int) {
 	}
 	if m.KillPriv {
 		n += 2
+	}
+	if m.MtimeNs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.MtimeNs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8509,6 +8517,25 @@ func (m *ReportSizeCall) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.KillPriv = bool(v != 0)
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field MtimeNs", wireType)
+			}
+			m.MtimeNs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.MtimeNs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
