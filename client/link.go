@@ -89,6 +89,11 @@ type link struct {
 	shard base.ShardID
 	wake  chan struct{} // has a token when there may be something to do
 
+	// sendMu is held from the taking of a batch until it was sent, so that messages
+	// go out in the order in which their operations were taken. It comes before mu.
+	sendMu sync.Mutex
+	batch  []*canopyv1.Op // scratch of who holds sendMu
+
 	mu     sync.Mutex
 	queue  []*call
 	flight map[uint64]*call // sent, unanswered, by id
@@ -99,6 +104,7 @@ type link struct {
 	at       target             // of the present or last stream
 	stream   uint64             // number of the present or last stream
 	cancel   context.CancelFunc // of the present stream; nil between streams
+	out      operateStream      // the present stream; nil between streams
 	hint     target             // where to go next, if known
 	rotation int                // position among the replicas
 	failures int                // streams since the last proper answer
@@ -151,8 +157,11 @@ func (l *link) submit(ctx context.Context, cl *call) error {
 	cl.link, cl.op.Id = l, l.nextID
 	cl.state, cl.result, cl.err = callQueued, nil, nil
 	l.queue = append(l.queue, cl)
+	alone := len(l.queue) == 1 && len(l.flight) < sendersOwn && l.open && l.out != nil
 	l.mu.Unlock()
-	l.poke()
+	if !alone || !l.sendNow() {
+		l.poke()
+	}
 	select {
 	case <-cl.done:
 		return cl.err
@@ -183,71 +192,6 @@ func (l *link) abandon(cl *call) bool {
 func (l *link) answerLocked(cl *call, result []byte, err error) {
 	cl.state, cl.result, cl.err = callAnswered, result, err
 	cl.done <- struct{}{}
-}
-
-// takeLocked moves calls from the queue to the batch and marks them as sent on
-// the present stream.
-func (l *link) takeLocked(batch []*canopyv1.Op) []*canopyv1.Op {
-	rest, size := l.queue[:0], 0
-	full := false // no more sequence numbers, or the batch is large enough
-	numbers := true
-	for _, cl := range l.queue {
-		switch {
-		case cl.state == callAbandoned:
-			continue
-		case full || !numbers && cl.kind.mutates() && cl.op.Seq == 0:
-			rest = append(rest, cl)
-			continue
-		case cl.kind.mutates() && !l.admitLocked(cl):
-			if cl.state != callAnswered {
-				numbers = false
-				rest = append(rest, cl)
-			}
-			continue
-		}
-		if !cl.kind.mutates() {
-			cl.session = l.session
-		}
-		cl.state, cl.stream = callSent, l.stream
-		cl.sends++
-		l.flight[cl.op.Id] = cl
-		batch = append(batch, cl.op)
-		size += weight(cl.op)
-		full = len(batch) >= maxBatchOps || size >= maxBatchSize
-	}
-	clear(l.queue[len(rest):])
-	l.queue = rest
-	if l.space != nil && len(l.queue) < maxQueued {
-		close(l.space)
-		l.space = nil
-	}
-	return batch
-}
-
-// admitLocked prepares a mutation for a send in the present session. It returns
-// false when the call was ended instead, or has to wait for a number.
-func (l *link) admitLocked(cl *call) bool {
-	if cl.session == followsSubtree {
-		cl.session = l.session
-	}
-	if cl.op.Seq != 0 && cl.session != l.session {
-		if cl.sends > 0 {
-			// PROTOCOLS C3: it may have run in the session that was lost; in the new
-			// one nothing would stop it from running again.
-			l.answerLocked(cl, nil, errSessionLost)
-			return false
-		}
-		l.env.seqs.release(base.Seq(cl.op.Seq))
-		cl.op.Seq = 0
-	}
-	if cl.op.Seq == 0 {
-		seq := l.env.seqs.acquire(l)
-		if seq == 0 {
-			return false
-		}
-		cl.op.Seq, cl.session = uint64(seq), l.session
-	}
-	return true
 }
 
 // requeueLocked puts all unanswered calls back in front of the queue, in the
@@ -363,15 +307,4 @@ func (l *link) failQueued(err error) {
 		}
 	}
 	l.queue = nil
-}
-
-// weight is the size of an operation's variable part, about.
-func weight(op *canopyv1.Op) int {
-	switch c := op.Call.(type) {
-	case *canopyv1.Op_SetXattr:
-		return 128 + len(c.SetXattr.Value)
-	case *canopyv1.Op_Symlink:
-		return 128 + len(c.Symlink.Target)
-	}
-	return 128
 }

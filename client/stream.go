@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"runtime"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -114,7 +113,7 @@ func (l *link) serve(ctx context.Context) {
 	l.mu.Lock()
 	l.stream++
 	number, failures := l.stream, l.failures
-	l.at, l.cancel = t, cancel
+	l.at, l.cancel, l.out = t, cancel, stream
 	open := l.open
 	l.mu.Unlock()
 	if open {
@@ -131,18 +130,20 @@ func (l *link) serve(ctx context.Context) {
 	cancel()
 	<-readerDone
 
+	l.sendMu.Lock() // a caller that sends on the ended stream comes back first
 	l.mu.Lock()
-	l.cancel = nil
+	l.cancel, l.out = nil, nil
 	l.requeueLocked()
 	if l.failures == failures && ctx.Err() == nil {
 		l.failures++ // nobody said why; the last node is tried again after the others
 	}
 	l.mu.Unlock()
+	l.sendMu.Unlock()
 	l.env.logger.Debug("stream to shard ended", "shard", l.shard, "node", t.node, "stream", number, "error", err)
 }
 
 // read matches outcomes to calls until the stream ends.
-func (l *link) read(stream canopyv1.Metadata_OperateClient) {
+func (l *link) read(stream operateStream) {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
@@ -164,42 +165,9 @@ func (l *link) read(stream canopyv1.Metadata_OperateClient) {
 	}
 }
 
-// write sends what is queued, in batches, until the stream ends.
-func (l *link) write(ctx context.Context, stream canopyv1.Metadata_OperateClient) error {
-	var batch []*canopyv1.Op
-	for {
-		if err := l.ensureSession(ctx, stream); err != nil {
-			return err
-		}
-		l.mu.Lock()
-		if l.open {
-			batch = l.takeLocked(batch[:0])
-		}
-		l.mu.Unlock()
-		if len(batch) == 0 {
-			select {
-			case <-l.wake:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			// Callers that became runnable together queue their calls before this
-			// goroutine runs on, and one batch takes them all.
-			runtime.Gosched()
-			continue
-		}
-		floor, _ := l.env.seqs.lowest()
-		err := stream.Send(&canopyv1.OperateRequest{Shard: uint64(l.shard), Floor: uint64(floor), Ops: batch})
-		l.env.metrics.batch.Observe(float64(len(batch)))
-		clear(batch)
-		if err != nil {
-			return errStreamEnded
-		}
-	}
-}
-
 // ensureSession opens the session if it is not (PROTOCOLS C3): nothing else is
 // sent before the shard has answered.
-func (l *link) ensureSession(ctx context.Context, stream canopyv1.Metadata_OperateClient) error {
+func (l *link) ensureSession(ctx context.Context, stream operateStream) error {
 	l.mu.Lock()
 	open, wanted := l.open, len(l.queue) > 0 || l.session > 0
 	l.mu.Unlock()
@@ -248,7 +216,7 @@ func (l *link) streamNumber() uint64 {
 // answer. Its floor also covers the numbers of earlier sessions, so that no
 // late copy of their requests runs in a new one. It is sent once; a repeat of
 // opening or closing a session is a new request, since both are idempotent.
-func (l *link) ask(ctx context.Context, stream canopyv1.Metadata_OperateClient, op *canopyv1.Op, kind opKind) (*canopyv1.Result, error) {
+func (l *link) ask(ctx context.Context, stream operateStream, op *canopyv1.Op, kind opKind) (*canopyv1.Result, error) {
 	var seq base.Seq
 	for seq == 0 {
 		if seq = l.env.seqs.acquire(l); seq == 0 {
@@ -270,7 +238,10 @@ func (l *link) ask(ctx context.Context, stream canopyv1.Metadata_OperateClient, 
 	floor = max(floor, l.minFloor)
 	l.mu.Unlock()
 	defer l.abandon(cl)
-	if err := stream.Send(&canopyv1.OperateRequest{Shard: uint64(l.shard), Floor: uint64(floor), Ops: []*canopyv1.Op{op}}); err != nil {
+	l.sendMu.Lock()
+	err := stream.Send(&canopyv1.OperateRequest{Shard: uint64(l.shard), Floor: uint64(floor), Ops: []*canopyv1.Op{op}})
+	l.sendMu.Unlock()
+	if err != nil {
 		return nil, errStreamEnded
 	}
 	select {

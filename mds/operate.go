@@ -40,7 +40,7 @@ func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.Opera
 	defer cancel(nil)
 	st := &opStream{
 		server: s, client: client, ctx: ctx,
-		queue: newOutcomeQueue(s.config.Outstanding),
+		queue: newOutcomeQueue(s.config.Outstanding, stream.Send),
 		slots: make(chan struct{}, readBatches),
 	}
 	s.metrics.streams.Inc()
@@ -56,7 +56,7 @@ func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.Opera
 		return nil
 	})
 	defer st.queue.close()
-	err := st.queue.send(ctx, s.front.Draining(), stream.Send)
+	err := st.queue.send(ctx, s.front.Draining())
 	if err != nil && ctx.Err() != nil {
 		return endOfStream(context.Cause(ctx))
 	}

@@ -27,8 +27,13 @@ type outcome struct {
 // the operations without one. put never blocks; the reader of requests waits in
 // room while the client does not take its answers.
 type outcomeQueue struct {
-	limit int           // outstanding operations
-	wake  chan struct{} // something to send, or finished
+	limit int                                   // outstanding operations
+	out   func(*canopyv1.OperateResponse) error // sends; under sendMu
+	wake  chan struct{}                         // something to send, or finished
+
+	sendMu   sync.Mutex // of who sends; before mu
+	slab     []canopyv1.Outcome
+	response canopyv1.OperateResponse
 
 	mu          sync.Mutex
 	free        sync.Cond // room, or closed
@@ -39,8 +44,10 @@ type outcomeQueue struct {
 	closed      bool // nobody sends any more
 }
 
-func newOutcomeQueue(limit int) *outcomeQueue {
-	q := &outcomeQueue{limit: limit, wake: make(chan struct{}, 1)}
+// newOutcomeQueue returns a queue that sends with out, which has encoded a
+// message when it returns.
+func newOutcomeQueue(limit int, out func(*canopyv1.OperateResponse) error) *outcomeQueue {
+	q := &outcomeQueue{limit: limit, out: out, wake: make(chan struct{}, 1)}
 	q.free.L = &q.mu
 	return q
 }
@@ -58,7 +65,35 @@ func (q *outcomeQueue) admit() bool {
 
 // put adds answers, of which admitted were counted in.
 func (q *outcomeQueue) put(admitted int, answers ...outcome) {
+	q.add(admitted, answers)
+	q.signal()
+}
+
+// deliver adds answers and sends what waits, unless somebody is sending. It can
+// block while the client does not take its answers: for the goroutine that
+// receives its requests alone.
+func (q *outcomeQueue) deliver(admitted int, answers ...outcome) {
+	q.add(admitted, answers)
+	if !q.sendMu.TryLock() {
+		q.signal()
+		return
+	}
+	_, _, err := q.sendSome()
+	q.sendMu.Unlock()
+	if q.waiting() || err != nil { // a broken stream ends by its sender
+		q.signal()
+	}
+}
+
+func (q *outcomeQueue) waiting() bool {
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) > 0 || q.last
+}
+
+func (q *outcomeQueue) add(admitted int, answers []outcome) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.outstanding -= admitted
 	if !q.closed {
 		for _, a := range answers {
@@ -66,8 +101,6 @@ func (q *outcomeQueue) put(admitted int, answers ...outcome) {
 			q.bytes += len(a.result)
 		}
 	}
-	q.mu.Unlock()
-	q.signal()
 }
 
 func (q *outcomeQueue) signal() {
@@ -126,39 +159,50 @@ func (q *outcomeQueue) close() {
 	q.free.Broadcast()
 }
 
+// sendSome sends one message of answers, if there are any; done tells that
+// nothing more will come. The caller holds sendMu.
+func (q *outcomeQueue) sendSome() (sent, done bool, err error) {
+	if q.slab, done = q.take(q.slab); len(q.slab) == 0 {
+		return false, done, nil
+	}
+	r := &q.response
+	r.Outcomes = r.Outcomes[:0]
+	for i := range q.slab {
+		r.Outcomes = append(r.Outcomes, &q.slab[i])
+	}
+	return true, false, q.out(r)
+}
+
+// sendAll sends what there is.
+func (q *outcomeQueue) sendAll() (done bool, err error) {
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	for sent := true; sent && err == nil; {
+		sent, done, err = q.sendSome()
+	}
+	return done, err
+}
+
 // send sends answers until nothing more will come, the stream breaks, or stop is
 // closed; then what is already there is still sent.
-func (q *outcomeQueue) send(ctx context.Context, stop <-chan struct{}, send func(*canopyv1.OperateResponse) error) error {
-	var slab []canopyv1.Outcome
-	response := &canopyv1.OperateResponse{}
-	for stopping := false; ; {
-		if !stopping {
-			select {
-			case <-q.wake:
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-stop:
-				stopping = true
-			}
+func (q *outcomeQueue) send(ctx context.Context, stop <-chan struct{}) error {
+	for {
+		stopping := false
+		select {
+		case <-q.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-stop:
+			stopping = true
 		}
-		for {
-			var done bool
-			if slab, done = q.take(slab); len(slab) == 0 {
-				if stopping {
-					return fserr.New(fserr.NotReady, "operate", errStopping)
-				}
-				if done {
-					return nil
-				}
-				break
-			}
-			response.Outcomes = response.Outcomes[:0]
-			for i := range slab {
-				response.Outcomes = append(response.Outcomes, &slab[i])
-			}
-			if err := send(response); err != nil { // encodes before it returns: the slab is free again
-				return err
-			}
+		done, err := q.sendAll()
+		switch {
+		case err != nil:
+			return err
+		case stopping:
+			return fserr.New(fserr.NotReady, "operate", errStopping)
+		case done:
+			return nil
 		}
 	}
 }

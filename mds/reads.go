@@ -72,7 +72,7 @@ func (b *readBatch) quick() bool {
 // whose streams end before its readers.
 func (st *opStream) read(b *readBatch) {
 	if b.quick() {
-		st.runReads(b)
+		st.queue.deliver(len(b.ops), st.runReads(st.ctx, b)...)
 		return
 	}
 	select {
@@ -93,13 +93,13 @@ func (st *opStream) read(b *readBatch) {
 func (b *readBatch) run() {
 	st := b.stream
 	defer func() { <-st.slots; st.reads.Done() }()
-	st.runReads(b)
+	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
+	defer cancel()
+	st.queue.put(len(b.ops), st.runReads(ctx, b)...)
 }
 
 // runReads answers a batch under one lease check (PROTOCOLS B4).
-func (st *opStream) runReads(b *readBatch) {
-	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
-	defer cancel()
+func (st *opStream) runReads(ctx context.Context, b *readBatch) []outcome {
 	answers := make([]outcome, len(b.ops))
 	kinds := make([]fserr.Kind, len(b.ops))
 	err := b.h.group.Read(ctx, func(r shard.Reader) error { return st.query(b, r, answers, kinds) })
@@ -114,7 +114,7 @@ func (st *opStream) runReads(b *readBatch) {
 	for i, kind := range b.kinds {
 		b.h.metrics.observe(kind, kinds[i], took)
 	}
-	st.queue.put(len(answers), answers...)
+	return answers
 }
 
 // query answers the batch from one snapshot. A panic becomes an error: a read

@@ -32,7 +32,15 @@ func TestErrorOfAgreesWithDecoding(t *testing.T) {
 
 // TestOutcomesAreCoalesced: what waits goes out together, in bounded messages.
 func TestOutcomesAreCoalesced(t *testing.T) {
-	q := newOutcomeQueue(10)
+	var sizes []int
+	var ids []uint64
+	q := newOutcomeQueue(10, func(r *canopyv1.OperateResponse) error {
+		sizes = append(sizes, len(r.Outcomes))
+		for _, o := range r.Outcomes {
+			ids = append(ids, o.Id)
+		}
+		return nil
+	})
 	for i := range uint64(10) {
 		if !q.admit() {
 			t.Fatalf("operation %d was not admitted", i)
@@ -45,15 +53,7 @@ func TestOutcomesAreCoalesced(t *testing.T) {
 		q.put(1, outcome{i + 1, make([]byte, answerBytes/4)})
 	}
 	q.finish()
-	var sizes []int
-	var ids []uint64
-	err := q.send(t.Context(), nil, func(r *canopyv1.OperateResponse) error {
-		sizes = append(sizes, len(r.Outcomes))
-		for _, o := range r.Outcomes {
-			ids = append(ids, o.Id)
-		}
-		return nil
-	})
+	err := q.send(t.Context(), nil)
 	if err != nil || len(sizes) != 3 || len(ids) != 10 || ids[0] != 1 || ids[9] != 10 {
 		t.Errorf("messages of %v outcomes, ids %v, %v", sizes, ids, err)
 	}
@@ -62,7 +62,7 @@ func TestOutcomesAreCoalesced(t *testing.T) {
 // TestRequestsWaitForASlowClient: a client that does not take its answers stops
 // being read; the end of the stream frees the reader.
 func TestRequestsWaitForASlowClient(t *testing.T) {
-	q := newOutcomeQueue(4)
+	q := newOutcomeQueue(4, nil)
 	for i := range uint64(9) {
 		q.put(0, outcome{i, nil})
 	}
@@ -87,18 +87,18 @@ func TestRequestsWaitForASlowClient(t *testing.T) {
 }
 
 func TestSendEnds(t *testing.T) {
-	q := newOutcomeQueue(4)
+	q := newOutcomeQueue(4, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := q.send(ctx, nil, nil); !errors.Is(err, context.Canceled) {
+	if err := q.send(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	q = newOutcomeQueue(4)
-	q.put(0, outcome{1, nil})
+	sent := 0
+	q = newOutcomeQueue(4, func(*canopyv1.OperateResponse) error { sent++; return nil })
+	q.add(0, []outcome{{1, nil}})
 	stop := make(chan struct{})
 	close(stop)
-	sent := 0
-	err := q.send(t.Context(), stop, func(*canopyv1.OperateResponse) error { sent++; return nil })
+	err := q.send(t.Context(), stop)
 	if fserr.KindOf(err) != fserr.NotReady || sent != 1 {
 		t.Errorf("a stopping node: %v, sent %d", err, sent)
 	}
