@@ -91,10 +91,7 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 	if res.Attr == nil || res.Attr.SizeEpoch != file.SizeEpoch {
 		return 0, fserr.OldEpoch // another one has begun since the reservation
 	}
-	_, err = st.c.data.WriteAt(ctx, file, a.p, off)
-	if err == nil && a.sync {
-		err = st.c.data.Sync(ctx, file, data.Range{Offset: off, Length: length})
-	}
+	acks, err := a.write(ctx, file, off)
 	if fserr.KindOf(err) == fserr.OldEpoch {
 		st.refresh(file.SizeEpoch)
 		return 0, err
@@ -103,6 +100,7 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 		st.c.metrics.written.Add(float64(length))
 		if !a.sync {
 			st.mu.Lock()
+			st.acks.Merge(acks)
 			st.touched.add(off, off+length)
 			st.touched.bound(maxTouched)
 			st.mu.Unlock()
@@ -118,6 +116,21 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 		err = fillErr
 	}
 	return off, err
+}
+
+// write writes the bytes, and makes them durable if the handle asks for it; what
+// a crash takes in between is written again.
+func (a *appending) write(ctx context.Context, file data.File, off int64) (data.Acks, error) {
+	for {
+		w, err := a.st.c.data.WriteAt(ctx, file, a.p, off)
+		if err != nil || !a.sync {
+			return w.Acks, err
+		}
+		err = a.st.c.data.Sync(ctx, file, w.Acks, data.Range{Offset: off, Length: int64(len(a.p))})
+		if !errors.Is(err, data.ErrLost) {
+			return nil, err
+		}
+	}
 }
 
 // ask sends an operation on behalf of a handle and takes the attributes that

@@ -11,14 +11,16 @@ import (
 // context ends; a kind OldEpoch means that the file's size epoch ended
 // (PROTOCOLS J1).
 type DataPlane interface {
-	// WriteAt writes p at off on all in-sync replicas and returns the newly
-	// allocated bytes. It does not keep p. After an error any part of p may have
-	// been written.
-	WriteAt(ctx context.Context, f data.File, p []byte, off int64) (allocated uint64, err error)
+	// WriteAt writes p at off on all in-sync replicas. It does not keep p. After
+	// an error any part of p may have been written.
+	WriteAt(ctx context.Context, f data.File, p []byte, off int64) (data.Written, error)
 	// ReadAt fills p; holes and what was never written read as zeros.
 	ReadAt(ctx context.Context, f data.File, p []byte, off int64) (n int, err error)
-	// Sync makes what was acknowledged in the ranges durable.
-	Sync(ctx context.Context, f data.File, ranges ...data.Range) error
+	// Sync makes what was acknowledged in the ranges durable. An error of cause
+	// data.ErrLost says that some of what acks acknowledged may be gone.
+	Sync(ctx context.Context, f data.File, acks data.Acks, ranges ...data.Range) error
+	// Safe returns the acks that still count as far as is known.
+	Safe(acks data.Acks) data.Acks
 	// Close ends connections.
 	Close() error
 }

@@ -60,6 +60,7 @@ type fileState struct {
 	reporting  bool             // a report is under way
 	allocated  uint64           // bytes allocated by what is unreported
 	touched    spans            // written and not known to be durable
+	acks       data.Acks        // of what is touched
 	whole      bool             // the next fsync syncs the whole file: what was written before is not known
 	killPriv   bool             // an ordinary user wrote
 	modified   int64            // time of the last unreported write, ns
@@ -348,6 +349,6 @@ func (st *fileState) discard() {
 	if !st.reporting {
 		st.unreported = false
 	}
-	st.touched = nil
+	st.touched, st.acks = nil, nil
 	st.settleLocked()
 }

@@ -121,6 +121,7 @@ func (st *fileState) background(now time.Time, pressed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	f := st.c.flusher
+	st.checkLossLocked()
 	var kept int64
 	idle := true
 	for _, b := range st.blocks {

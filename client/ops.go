@@ -50,7 +50,8 @@ func (c *Client) sawDir(dir *Inode, attr *Attr, asked time.Time) *Attr {
 }
 
 // Lookup finds name in dir. The Inode holds a reference. dirAttr is the
-// directory's attributes if the answer carried them, else nil.
+// directory's attributes if the answer carried them, else nil; they can come with
+// the error that there is no such name.
 func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string) (n *Inode, attr, dirAttr *Attr, err error) {
 	if attr := c.cache.lookup(dir.ino, name); attr != nil {
 		n := c.inodes.enter(base.Ino(attr.Ino), attr.Mode, dir.subtreeID())
@@ -63,7 +64,10 @@ func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string)
 	res, err := c.do(ctx, opLookup, op)
 	if err != nil {
 		c.cache.dropName(dir.ino, name)
-		return nil, nil, nil, err
+		if res.GetDirAttr() != nil {
+			dirAttr = c.sawDir(dir, res.DirAttr, asked)
+		}
+		return nil, nil, dirAttr, err
 	}
 	if res.DirAttr != nil {
 		dirAttr = c.sawDir(dir, res.DirAttr, asked)

@@ -27,6 +27,7 @@ func (st *fileState) flushLocked(ctx context.Context, sync bool) error {
 		if st.c.ctx.Err() != nil {
 			return fserr.NotConnected
 		}
+		st.checkLossLocked()
 		pending, err := st.writeOlderLocked(ctx, gen)
 		switch {
 		case err != nil:
@@ -101,13 +102,14 @@ func (st *fileState) startLocked(b *block) bool {
 
 // writeOut sends a block's extents and takes note of the outcome.
 func (st *fileState) writeOut(b *block, file data.File, runs extents) {
-	var allocated uint64
+	var done data.Written
 	var err error
 	for lo := 0; lo < len(runs) && err == nil; {
 		p, next := gather(runs, lo)
-		var n uint64
-		n, err = st.c.data.WriteAt(st.c.ctx, file, p, runs[lo].off)
-		allocated += n
+		var w data.Written
+		w, err = st.c.data.WriteAt(st.c.ctx, file, p, runs[lo].off)
+		done.AllocatedBytes += w.AllocatedBytes
+		done.Acks.Merge(w.Acks)
 		if err == nil {
 			st.c.metrics.written.Add(float64(len(p)))
 		}
@@ -118,7 +120,7 @@ func (st *fileState) writeOut(b *block, file data.File, runs extents) {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.allocated += allocated
+	st.allocated += done.AllocatedBytes
 	flight := b.flight
 	b.flight = nil
 	switch {
@@ -129,6 +131,7 @@ func (st *fileState) writeOut(b *block, file data.File, runs extents) {
 		if !st.unreported {
 			st.unreported, st.since = true, time.Now()
 		}
+		st.acks.Merge(done.Acks)
 		for _, e := range runs {
 			st.touched.add(e.off, e.end())
 		}
@@ -204,8 +207,8 @@ func (st *fileState) giveUpLocked(err error) {
 
 // syncLocked makes durable what the data servers acknowledged.
 func (st *fileState) syncLocked(ctx context.Context) error {
-	touched, whole, file := st.touched, st.whole, st.file
-	st.touched, st.whole = nil, false
+	touched, acks, whole, file := st.touched, st.acks, st.whole, st.file
+	st.touched, st.acks, st.whole = nil, nil, false
 	var ranges []data.Range // none: the whole file
 	if !whole {
 		for _, t := range touched {
@@ -213,15 +216,16 @@ func (st *fileState) syncLocked(ctx context.Context) error {
 		}
 	}
 	st.mu.Unlock()
-	err := st.c.data.Sync(ctx, file, ranges...)
+	err := st.c.data.Sync(ctx, file, acks, ranges...)
 	if fserr.KindOf(err) == fserr.OldEpoch {
 		st.refresh(file.SizeEpoch)
 	}
 	st.mu.Lock()
+	lost := errors.Is(err, data.ErrLost)
 	switch {
 	case err == nil:
 		return nil
-	case fserr.KindOf(err) == fserr.OldEpoch:
+	case fserr.KindOf(err) == fserr.OldEpoch, lost:
 		err = nil // what counts is dirty again
 	case ctx.Err() == nil:
 		st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "fsync", Ino: st.n.ino, Err: err})
@@ -230,6 +234,10 @@ func (st *fileState) syncLocked(ctx context.Context) error {
 	st.whole = st.whole || whole
 	for _, t := range touched {
 		st.touched.add(t.lo, t.hi)
+	}
+	st.acks.Merge(acks)
+	if lost {
+		st.checkLossLocked()
 	}
 	return err
 }

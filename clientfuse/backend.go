@@ -38,7 +38,9 @@ type created struct {
 // an error holds a reference.
 type backend interface {
 	Root() inode
-	Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (inode, *client.Attr, error)
+	// Lookup also returns dir's attributes if the answer carried them, with the
+	// error that there is no such name too.
+	Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (n inode, attr, dirAttr *client.Attr, err error)
 	Parent(ctx context.Context, cred client.Cred, dir inode) (inode, *client.Attr, error)
 	GetAttr(ctx context.Context, cred client.Cred, n inode) (*client.Attr, error)
 	SetAttr(ctx context.Context, cred client.Cred, n inode, set client.SetAttr, handle file) (*client.Attr, error)
@@ -96,9 +98,12 @@ func made(c client.Created, err error) (created, error) {
 
 func (b clientBackend) Root() inode { return b.c.Root() }
 
-func (b clientBackend) Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (inode, *client.Attr, error) {
-	n, a, _, err := b.c.Lookup(ctx, cred, own(dir), name)
-	return entry(n, a, err)
+func (b clientBackend) Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (inode, *client.Attr, *client.Attr, error) {
+	n, a, dirAttr, err := b.c.Lookup(ctx, cred, own(dir), name)
+	if err != nil {
+		return nil, nil, dirAttr, err
+	}
+	return n, a, dirAttr, nil
 }
 
 func (b clientBackend) Parent(ctx context.Context, cred client.Cred, dir inode) (inode, *client.Attr, error) {

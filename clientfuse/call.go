@@ -27,6 +27,7 @@ type call struct {
 	interrupted <-chan struct{}
 	uid, gid    uint32
 	tid         uint32
+	last        *lookedUp // what the thread's last request brought, if that was a LOOKUP
 
 	// Place in the watch's list, guarded by its shard's mu.
 	shard      *watchShard
@@ -43,6 +44,7 @@ var _ context.Context = (*call)(nil)
 // begin registers a request.
 func (f *fileSystem) begin(o op, cancel <-chan struct{}, h *fuse.InHeader) *call {
 	c := &call{fs: f, op: o, start: time.Now(), interrupted: cancel, uid: h.Uid, gid: h.Gid, tid: h.Pid}
+	c.last = f.sameCall.take(h.Pid)
 	f.watch.add(c)
 	return c
 }

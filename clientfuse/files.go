@@ -24,6 +24,10 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 			return c.end(s)
 		}
 	}
+	if in.Flags&syscall.O_TRUNC != 0 {
+		n.change()
+		defer n.changeEnded()
+	}
 	opened, err := f.backend.Open(c, c.cred(), n.inode, in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		return c.end(errno(err))
@@ -56,7 +60,9 @@ func (f *fileSystem) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 		return
 	}
 	if h.flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		h.node.change()
 		h.node.writers.Add(-1)
+		defer h.node.changeEnded()
 	}
 	err := h.file.Close(c)
 	if err != nil {
@@ -127,6 +133,8 @@ func (f *fileSystem) killPrivilege(c *call, n *node) fuse.Status {
 	if mode&syscall.S_ISUID == 0 && !setgid {
 		return fuse.OK
 	}
+	n.change()
+	defer n.changeEnded()
 	set := client.SetAttr{Mask: canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV}
 	a, err := f.backend.SetAttr(c, client.Cred{}, n.inode, set, nil)
 	if err != nil {

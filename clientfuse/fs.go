@@ -36,6 +36,7 @@ type fileSystem struct {
 	groups   *groupCache
 	watch    *watch
 	metrics  *metrics
+	sameCall sameCall
 	mount    atomic.Pointer[mountopt.Mount]
 }
 
@@ -134,9 +135,12 @@ func (f *fileSystem) lookup(c *call, dirID uint64, name string, out *fuse.EntryO
 	if dir == nil {
 		return estale
 	}
-	n, a, err := f.backend.Lookup(c, c.cred(), dir.inode, name)
+	n, a, dirAttr, err := f.backend.Lookup(c, c.cred(), dir.inode, name)
 	if err != nil {
 		s := errno(err)
+		if s == fuse.ENOENT {
+			f.keepLookup(c, dir, dirAttr, nil, nil)
+		}
 		if s == fuse.ENOENT && f.options.EntryTimeout() > 0 {
 			out.NodeId = 0 // absent, and the kernel may keep that
 			out.SetEntryTimeout(f.options.EntryTimeout())
@@ -144,7 +148,7 @@ func (f *fileSystem) lookup(c *call, dirID uint64, name string, out *fuse.EntryO
 		}
 		return s
 	}
-	f.found(n, a, dirID, out)
+	f.keepLookup(c, dir, dirAttr, f.found(n, a, dirID, out), a)
 	return fuse.OK
 }
 
@@ -170,6 +174,9 @@ func (f *fileSystem) getAttr(c *call, id uint64) (*client.Attr, fuse.Status) {
 	n := f.nodes.get(id)
 	if n == nil {
 		return nil, estale
+	}
+	if a := c.last.attrOf(n, c.start); a != nil {
+		return a, fuse.OK
 	}
 	a, err := f.backend.GetAttr(c, c.cred(), n.inode)
 	if err != nil {
@@ -225,6 +232,8 @@ func (f *fileSystem) setAttr(c *call, in *fuse.SetAttrIn, out *fuse.AttrOut) fus
 			opened = h.file
 		}
 	}
+	n.change()
+	defer n.changeEnded()
 	set := setAttrOf(in, n.mode.Load())
 	var a *client.Attr
 	var err error

@@ -126,17 +126,18 @@ func (n *memNode) lost() {
 
 func (m *memFS) Root() inode { return m.root }
 
-func (m *memFS) Lookup(_ context.Context, _ client.Cred, dir inode, name string) (inode, *client.Attr, error) {
+func (m *memFS) Lookup(_ context.Context, _ client.Cred, dir inode, name string) (inode, *client.Attr, *client.Attr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e := dir.(*memNode).names[name]
+	d := dir.(*memNode)
+	e := d.names[name]
 	if e == nil {
 		if len(name) > 255 {
-			return nil, nil, fserr.NameTooLong
+			return nil, nil, nil, fserr.NameTooLong
 		}
-		return nil, nil, fserr.NotFound
+		return nil, nil, d.copyAttr(), fserr.NotFound
 	}
-	return m.hold(e.node), e.node.copyAttr(), nil
+	return m.hold(e.node), e.node.copyAttr(), d.copyAttr(), nil
 }
 
 func (m *memFS) Parent(_ context.Context, _ client.Cred, dir inode) (inode, *client.Attr, error) {

@@ -81,7 +81,7 @@ func walk(ctx context.Context, b backend, subdir string) (inode, error) {
 		if name == "" {
 			continue
 		}
-		next, _, err := b.Lookup(ctx, client.Cred{}, n, name)
+		next, _, _, err := b.Lookup(ctx, client.Cred{}, n, name)
 		if held {
 			n.Release()
 		}

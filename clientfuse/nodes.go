@@ -20,6 +20,9 @@ type node struct {
 	parent  atomic.Uint64 // node id of the directory where it was last seen
 	cached  atomic.Uint64 // data version of what the kernel's pages hold, plus 1; 0: unknown
 	writers atomic.Int32  // handles open for writing
+
+	changing atomic.Int32 // changes of size or mode that are on their way
+	changed  atomic.Int64 // when the last one was answered, in ns of the table's clock
 }
 
 const nodeShards = 64

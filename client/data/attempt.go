@@ -126,25 +126,25 @@ func (d *Data) send(ctx context.Context, m *poolmap.Map, server base.NodeID, req
 }
 
 // primary does a request at the group's primary, again until it is answered
-// for good. build makes the request for an attempt. The caller frees the
-// response.
-func (d *Data) primary(ctx context.Context, t target, build func(epoch uint64) *link.Request) (*link.Response, error) {
+// for good. build makes the request for an attempt. It also returns the group as
+// it was when it answered. The caller frees the response.
+func (d *Data) primary(ctx context.Context, t target, build func(epoch uint64) *link.Request) (*link.Response, *canopyv1.PlacementGroup, error) {
 	r := &retry{d: d}
 	for {
 		m, _, err := d.poolMap(ctx, t.pool)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		pg := m.PG(t.pool, t.pg)
 		if pg == nil {
-			return nil, fserr.New(fserr.Invalid, "data", fmt.Errorf("there is no pg %d.%d", t.pool, t.pg))
+			return nil, nil, fserr.New(fserr.Invalid, "data", fmt.Errorf("there is no pg %d.%d", t.pool, t.pg))
 		}
 		response, err := d.send(ctx, m, poolmap.Primary(pg), build(pg.Epoch))
 		if err == nil {
-			return response, nil
+			return response, pg, nil
 		}
 		if err := r.again(ctx, err, response, pg.Epoch, t); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }

@@ -44,31 +44,42 @@ func touched(m *stripe.Map, ranges []Range) ([]stripe.Column, error) {
 	return out, nil
 }
 
-// eachColumn does one request at the primary of each column.
-func (d *Data) eachColumn(ctx context.Context, f File, columns []stripe.Column, build func(c stripe.Column, r *canopyv1.DataRequest)) error {
+// eachColumn does one request at the primary of each column, and fails if one of
+// the acknowledgements does not count any more for it.
+func (d *Data) eachColumn(ctx context.Context, f File, columns []stripe.Column, acks Acks, build func(c stripe.Column, r *canopyv1.DataRequest)) error {
+	if len(columns) == 1 {
+		return d.oneColumn(ctx, f, columns[0], acks, build)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallel)
 	for _, c := range columns {
-		group.Go(func() error {
-			t := f.target(f.ID, c)
-			response, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
-				r := &canopyv1.DataRequest{
-					Column: t.column, PgEpoch: epoch, SizeEpoch: f.SizeEpoch,
-					Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
-				}
-				build(c, r)
-				return &link.Request{DataRequest: r}
-			})
-			response.Free()
-			return err
-		})
+		group.Go(func() error { return d.oneColumn(ctx, f, c, acks, build) })
 	}
 	return group.Wait()
 }
 
+func (d *Data) oneColumn(ctx context.Context, f File, c stripe.Column, acks Acks, build func(c stripe.Column, r *canopyv1.DataRequest)) error {
+	t := f.target(f.ID, c)
+	response, pg, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
+		r := &canopyv1.DataRequest{
+			Column: t.column, PgEpoch: epoch, SizeEpoch: f.SizeEpoch,
+			Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
+		}
+		build(c, r)
+		return &link.Request{DataRequest: r}
+	})
+	response.Free()
+	if err == nil && acks.lostUnder(t.pool, pg) {
+		return lostError(t.pool, pg)
+	}
+	return err
+}
+
 // Sync makes all that was acknowledged in the ranges durable on all in-sync
-// replicas; without ranges, in the whole file.
-func (d *Data) Sync(ctx context.Context, f File, ranges ...Range) (err error) {
+// replicas; without ranges, in the whole file. acks are those of the writes that
+// have to be durable then; an error with cause ErrLost says that some of what they
+// acknowledged may be gone.
+func (d *Data) Sync(ctx context.Context, f File, acks Acks, ranges ...Range) (err error) {
 	defer d.metrics.observe("sync", 0, time.Now(), &err)
 	_, mapping, err := d.mapping(ctx, f)
 	if err != nil {
@@ -78,7 +89,7 @@ func (d *Data) Sync(ctx context.Context, f File, ranges ...Range) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.eachColumn(ctx, f, columns, func(_ stripe.Column, r *canopyv1.DataRequest) {
+	return d.eachColumn(ctx, f, columns, acks, func(_ stripe.Column, r *canopyv1.DataRequest) {
 		r.Call = &canopyv1.DataRequest_Sync{Sync: &canopyv1.SyncCall{}}
 	})
 }
@@ -91,7 +102,7 @@ func (d *Data) Cut(ctx context.Context, f File) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.eachColumn(ctx, f, mapping.Columns(), func(c stripe.Column, r *canopyv1.DataRequest) {
+	return d.eachColumn(ctx, f, mapping.Columns(), nil, func(c stripe.Column, r *canopyv1.DataRequest) {
 		r.Cuts = mapping.Cuts(c.Component, c.Column, f.Cuts)
 		r.Call = &canopyv1.DataRequest_Cut{Cut: &canopyv1.CutCall{}}
 	})

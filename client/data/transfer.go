@@ -74,24 +74,33 @@ func (f File) target(id base.DataID, c stripe.Column) target {
 	}}
 }
 
-// WriteAt writes p at off. It returns when all in-sync replicas have it (in
-// memory: Sync makes it durable), with the bytes newly allocated, counted once
-// and not per replica. p is not kept. After an error any part of p may have been
-// written.
-func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (allocated uint64, err error) {
+// Written is the answer to a write.
+type Written struct {
+	AllocatedBytes uint64 // newly allocated, counted once and not per replica
+	Acks           Acks   // for the Sync that makes the bytes durable
+}
+
+// WriteAt writes p at off. It returns when all in-sync replicas have it, in
+// memory: Sync makes it durable. p is not kept. After an error any part of p may
+// have been written.
+func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (w Written, err error) {
 	if len(p) == 0 {
-		return 0, nil
+		return Written{}, nil
 	}
 	defer d.metrics.observe("write", len(p), time.Now(), &err)
 	_, mapping, err := d.mapping(ctx, f)
 	if err != nil {
-		return 0, err
+		return Written{}, err
 	}
 	list, err := chunks(mapping, off, int64(len(p)))
 	if err != nil {
-		return 0, err
+		return Written{}, err
 	}
-	results := make([]uint64, len(list))
+	type result struct {
+		allocated uint64
+		epoch     uint64
+	}
+	results := make([]result, len(list))
 	index := func(c stripe.Piece) int { // list is in file order
 		lo, hi := 0, len(list)
 		for hi-lo > 1 {
@@ -105,17 +114,21 @@ func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (alloca
 	}
 	err = d.each(ctx, list, func(ctx context.Context, c stripe.Piece) error {
 		at := int64(c.FileOffset) - off
-		n, err := d.writeChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
-		results[index(c)] = n
+		allocated, epoch, err := d.writeChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
+		results[index(c)] = result{allocated, epoch}
 		return err
 	})
-	for _, n := range results {
-		allocated += n
+	for i, r := range results {
+		w.AllocatedBytes += r.allocated
+		if r.epoch != 0 {
+			w.Acks.add(Ack{base.PoolID(f.Layout.Pool), list[i].PG, r.epoch})
+		}
 	}
-	return allocated, err
+	return w, err
 }
 
-func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) (uint64, error) {
+// writeChunk also returns the epoch under which the group acknowledged.
+func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) (allocated, epoch uint64, err error) {
 	t := f.target(f.ID, c.Column)
 	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
 	// The copy is what makes "p is not kept" true when an attempt is abandoned.
@@ -127,7 +140,7 @@ func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c st
 	sequence := d.sequence(groupKey{t.pool, t.pg})
 	seq := sequence.begin()
 	defer sequence.end(seq)
-	response, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
+	response, pg, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
 		payload.Ref()
 		return &link.Request{
 			DataRequest: &canopyv1.DataRequest{
@@ -139,10 +152,10 @@ func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c st
 		}
 	})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	response.Free()
-	return response.AllocatedBytes, nil
+	return response.AllocatedBytes, pg.Epoch, nil
 }
 
 // ReadAt fills p with what is at off: holes and what was never written read as
