@@ -141,7 +141,10 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 			return c.end(s)
 		}
 	}
-	f.answerCreated(made, dir.id, in.Flags, out)
+	n := f.answerCreated(made, dir.id, in.Flags, out)
+	if !made.existed {
+		f.keepCreate(c, n, made.attr)
+	}
 	return c.end(fuse.OK)
 }
 
@@ -178,9 +181,10 @@ func (f *fileSystem) giveUp(c *call, made created) {
 	made.inode.Release()
 }
 
-func (f *fileSystem) answerCreated(made created, dir uint64, flags uint32, out *fuse.CreateOut) {
+func (f *fileSystem) answerCreated(made created, dir uint64, flags uint32, out *fuse.CreateOut) *node {
 	n := f.found(made.inode, made.attr, dir, &out.EntryOut)
 	f.opened(n, made.file, flags, &out.OpenOut)
+	return n
 }
 
 // Tmpfile implements fuse.RawFileSystem.

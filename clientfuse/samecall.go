@@ -25,17 +25,18 @@ import (
 // sameCallWithin is how long after LOOKUP's answer the GETATTR has to come.
 const sameCallWithin = 2 * time.Millisecond
 
-// lookedUp is what a thread's last request, a LOOKUP, brought.
+// lookedUp is what a thread's last request, a LOOKUP or CREATE, brought.
 type lookedUp struct {
 	tid           uint32
 	asked, at     time.Time // when it came, and when it was answered
 	found, dir    *node
 	attr, dirAttr *client.Attr
+	handles       int32 // open for writing on what was found, by this very call
 }
 
 const lookupSlots = 256
 
-// sameCall holds the last LOOKUP of threads, by a hash of their ids: another
+// sameCall holds the last LOOKUP or CREATE of threads, by a hash of their ids: another
 // thread's in the slot costs a question, nothing else.
 type sameCall [lookupSlots]atomic.Pointer[lookedUp]
 
@@ -49,6 +50,15 @@ func (f *fileSystem) keepLookup(c *call, dir *node, dirAttr *client.Attr, found 
 		return // the kernel keeps them itself; or nobody can tell who asks next
 	}
 	f.sameCall.put(&lookedUp{tid: c.tid, asked: c.start, at: time.Now(), dir: dir, dirAttr: dirAttr, found: found, attr: attr})
+}
+
+// keepCreate does the same for a CREATE: the kernel asks for the permission to
+// open what it has just made.
+func (f *fileSystem) keepCreate(c *call, n *node, attr *client.Attr) {
+	if f.options.AttrTimeout() > 0 || c.tid == 0 {
+		return
+	}
+	f.sameCall.put(&lookedUp{tid: c.tid, asked: c.start, at: time.Now(), found: n, attr: attr, handles: 1})
 }
 
 // take returns what the thread's last request brought, once. Thread 0 is many:
@@ -66,7 +76,7 @@ func (s *sameCall) put(l *lookedUp) { s.slot(l.tid).Store(l) }
 
 // attrOf returns the node's attributes if l brought them just now.
 func (l *lookedUp) attrOf(n *node, now time.Time) *client.Attr {
-	if l == nil || now.Sub(l.at) > sameCallWithin || n.changedSince(l.asked) {
+	if l == nil || now.Sub(l.at) > sameCallWithin || n.changedSince(l.asked, l.handles) {
 		return nil
 	}
 	a := l.attr
@@ -94,6 +104,7 @@ func (n *node) changeEnded() {
 }
 
 // changedSince says whether this mount may have changed the node after then.
-func (n *node) changedSince(then time.Time) bool {
-	return n.changing.Load() > 0 || n.writers.Load() > 0 || n.changed.Load() >= then.Sub(clockStart).Nanoseconds()
+// Up to so many handles for writing are the asker's own.
+func (n *node) changedSince(then time.Time, own int32) bool {
+	return n.changing.Load() > 0 || n.writers.Load() > own || n.changed.Load() >= then.Sub(clockStart).Nanoseconds()
 }

@@ -102,6 +102,25 @@ func TestSameCall(t *testing.T) {
 	f.Release(nil, &fuse.ReleaseIn{InHeader: of(ino, other), Fh: opened.Fh})
 	asks("after a writer's end", ino, tid, true)
 
+	var made fuse.CreateOut
+	create := func(name string) {
+		t.Helper()
+		in := fuse.CreateIn{InHeader: of(1, tid), Flags: syscall.O_CREAT | syscall.O_WRONLY, Mode: syscall.S_IFREG | 0o600}
+		if s := f.Create(nil, &in, name, &made); !s.Ok() {
+			t.Fatal(s)
+		}
+	}
+	create("g")
+	asks("what was made", made.NodeId, tid, false)
+	asks("a second time", made.NodeId, tid, true)
+	create("h")
+	if s := f.Open(nil, &fuse.OpenIn{InHeader: of(made.NodeId, other), Flags: syscall.O_WRONLY}, &opened); !s.Ok() {
+		t.Fatal(s)
+	}
+	asks("what was made and has a second writer", made.NodeId, tid, true)
+	create("f")
+	asks("what was there", made.NodeId, tid, true)
+
 	lookup(tid, "f")
 	slot := f.sameCall.slot(tid)
 	late := *slot.Load()
