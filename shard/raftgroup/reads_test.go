@@ -1,0 +1,89 @@
+package raftgroup
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
+)
+
+// B6: followers answer no reads, though they have applied everything: one may have
+// applied what the holder has not, and a client's reads would go backwards.
+func TestB6FollowersAnswerNoReads(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	holder := c.holder(5 * time.Second)
+	if !c.propose(name(1), 5*time.Second) {
+		t.Fatal("not acknowledged")
+	}
+	c.wantEqualSums() // so they have all of it
+	holder = c.holder(5 * time.Second)
+	for _, nd := range c.nodes {
+		if nd == holder {
+			continue
+		}
+		asked := false
+		err := nd.group().Read(testContext(t), func(shard.Reader) error { asked = true; return nil })
+		if !errors.Is(err, fserr.NotHolder) || asked {
+			t.Errorf("node %s, which follows: %v (the state was read: %v), want NotHolder", nd.id, err, asked)
+		}
+	}
+	if n := holder.runs(name(1)); n != 1 {
+		t.Errorf("the holder says %d", n)
+	}
+}
+
+// B6: while no lease can be had nothing is read, though the new Raft leader could
+// prove by a ReadIndex that it has applied all that is committed: the last holder
+// may still answer reads by its lease, and the two would disagree.
+func TestB6ALeaderWithoutTheLeaseAnswersNoReads(t *testing.T) {
+	c := newCluster(t, 3, func(cfg *Config) { cfg.LeaseDuration = 8 * time.Second })
+	first := c.holder(20 * time.Second)
+	if !c.propose(name(1), 5*time.Second) {
+		t.Fatal("not acknowledged")
+	}
+	epoch := first.group().Status().LeaseEpoch
+	c.halt(first)
+	leader := c.provenLeader()
+	var asked atomic.Bool
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := leader.group().Read(ctx, func(shard.Reader) error { asked.Store(true); return nil })
+	if now := leader.group().Status(); now.LeaseEpoch != epoch {
+		t.Fatalf("the lease of epoch %d is over already (%d): the machine is too slow for this test", epoch, now.LeaseEpoch)
+	}
+	if err == nil || asked.Load() {
+		t.Fatalf("a leader without the lease: %v (the state was read: %v)", err, asked.Load())
+	}
+	// Once the lease has run out it can be had, and reads go on.
+	if next := c.holder(30 * time.Second); next.runs(name(1)) != 1 {
+		t.Error("the acknowledged command is not there")
+	}
+}
+
+// provenLeader waits for a Raft leader that a ReadIndex proves to have applied all
+// that is committed. (A new one drops them until an entry of its term is.)
+func (c *cluster) provenLeader() *node {
+	c.t.Helper()
+	for ctx := testContext(c.t); ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+		for _, nd := range c.running() {
+			if !nd.group().isLeader() {
+				continue
+			}
+			index, err := nd.host.nh.ReadIndex(uint64(testShard), time.Second)
+			if err != nil {
+				continue
+			}
+			r := <-index.ResultC()
+			index.Release()
+			if r.Completed() {
+				return nd
+			}
+		}
+	}
+	c.t.Fatal("no leader that can prove to be up to date")
+	return nil
+}
