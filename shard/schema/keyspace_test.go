@@ -105,6 +105,11 @@ func TestFragmentsAreContiguous(t *testing.T) {
 				}
 			}
 		}
+		for _, at := range []base.Cookie{0, base.Cookie(cut)<<35 - 1, base.Cookie(cut) << 35, LastCookie} { // at the ends
+			k := DentryKey(7, 1, 2, at)
+			add(owned{1, 2, at}, k)
+			add(owned{1, 2, at}, XattrKey(k, []byte("a")))
+		}
 		for _, other := range keysOf(7, 1, 2, uint64(cut)) { // of everything else, too
 			if Kind(other[16]) != KindDentry {
 				add(owned{}, other)
