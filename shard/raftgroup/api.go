@@ -58,7 +58,7 @@ type Config struct {
 	Registerer    prometheus.Registerer // nil: none
 	Clock         Clock                 // nil: SystemClock
 
-	LeaseDuration  time.Duration // default 1.5 s
+	LeaseDuration  time.Duration // default 1.2 s
 	CommandTimeout time.Duration // default 10 s: then a command's outcome is TimedOut
 	// QueueCommands and QueueBytes bound what waits per group: more is Busy.
 	QueueCommands int // default 16384

@@ -29,6 +29,7 @@ type Group struct {
 	log      *slog.Logger
 	toRaft   proposeFunc // Dragonboat's Propose
 	sm       *stateMachine
+	arrivals arrivals
 	metrics  *groupMetrics
 
 	// The fast path of Read, written under mu: 0 while nothing may be answered.
@@ -355,7 +356,7 @@ func (g *Group) Status() Status {
 // opened is called when the state machine was opened or replaced by a snapshot.
 func (g *Group) opened(rec schema.Lease) {
 	g.mu.Lock()
-	g.sawLocked(rec)
+	g.sawLocked(rec, g.now())
 	g.mu.Unlock()
 	g.tellHolder()
 	g.poke()

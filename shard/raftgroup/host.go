@@ -28,8 +28,8 @@ import (
 )
 
 // Raft's clock. A follower that hears nothing for 0.4 to 0.8 s stands for
-// election; with a lease of 1.5 s a killed holder is replaced within 3 s even if
-// the first election fails.
+// election, while the dead holder's lease of 1.2 s runs out: a killed holder is
+// replaced within 3 s even if two elections fail.
 const (
 	rttMillisecond = 20
 	electionRTT    = 20
@@ -82,8 +82,9 @@ func NewHost(cfg Config) (h *Host, err error) {
 	dragonlog.Quiet()
 	h = &Host{
 		cfg: cfg, clock: cfg.Clock, begun: time.Now(), log: cfg.Logger, groups: make(map[base.ShardID]*Group),
-		lock: lock, fs: newLogFS(), logs: &logFactory{LogDBFactory: tan.Factory},
+		lock: lock, fs: newLogFS(),
 	}
+	h.logs = &logFactory{LogDBFactory: tan.Factory, arrived: h.entriesArrived}
 	h.metrics = newHostMetrics(cfg.Registerer)
 	h.nh, err = newNodeHost(h.nodeHostConfig())
 	if err != nil {
@@ -94,7 +95,7 @@ func NewHost(cfg Config) (h *Host, err error) {
 }
 
 func setDefaults(cfg *Config) {
-	set(&cfg.LeaseDuration, 1500*time.Millisecond)
+	set(&cfg.LeaseDuration, 1200*time.Millisecond)
 	set(&cfg.CommandTimeout, 10*time.Second)
 	set(&cfg.QueueCommands, 16384)
 	set(&cfg.QueueBytes, 64<<20)
@@ -204,10 +205,14 @@ func (h *Host) Start(ctx context.Context, rc ReplicaConfig) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.checkLog(rc, applied); err != nil {
+	last, err := h.checkLog(rc, applied)
+	if err != nil {
 		return nil, err
 	}
 	g := newGroup(h, rc)
+	if last > 0 {
+		g.arrivals.saved(1, last, g.now())
+	}
 	h.mu.Lock()
 	if _, ok := h.groups[rc.Shard]; ok || h.closed {
 		h.mu.Unlock()
@@ -261,6 +266,14 @@ func (h *Host) startReplica(ctx context.Context, g *Group) error {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
 		}
+	}
+}
+
+// entriesArrived is called before entries are saved.
+func (h *Host) entriesArrived(shardID, replicaID, first, last uint64) {
+	g := h.Group(base.ShardID(shardID))
+	if g != nil && uint64(g.cfg.Replica) == replicaID {
+		g.arrivals.saved(first, last, g.now())
 	}
 }
 

@@ -43,7 +43,7 @@ func admit(rec schema.Lease, e *entry) (next schema.Lease, ok bool) {
 type leaseView struct {
 	rec      schema.Lease
 	seen     bool          // rec was set
-	firstSaw time.Duration // when this process first saw rec.Renewal
+	firstSaw time.Duration // when this process first saw rec.Renewal: its entry's arrival in the log
 	own      base.LeaseEpoch
 	until    time.Duration // end of the own lease
 }
@@ -56,10 +56,11 @@ func recordDuration(rec schema.Lease) time.Duration {
 	return time.Duration(rec.DurationMS) * time.Millisecond
 }
 
-// saw takes in the record as apply, open or a snapshot left it.
-func (v *leaseView) saw(rec schema.Lease, now time.Duration) {
+// saw takes in the record as apply, open or a snapshot left it, seen since at: a
+// moment at which its last entry was proposed already.
+func (v *leaseView) saw(rec schema.Lease, at time.Duration) {
 	if !v.seen || rec.Renewal != v.rec.Renewal {
-		v.firstSaw = now
+		v.firstSaw = at
 	}
 	v.rec, v.seen = rec, true
 	if v.own != 0 && (rec.Epoch != v.own || rec.Released) {

@@ -148,6 +148,35 @@ func TestB3WaitsAFullDuration(t *testing.T) {
 	}
 }
 
+// B3: an entry counts from its arrival in the log; where another came in its place,
+// from that one's.
+func TestB3CountsFromTheArrival(t *testing.T) {
+	var a arrivals
+	a.saved(1, 10, 1*time.Second)
+	a.saved(11, 20, 2*time.Second)
+	a.saved(15, 30, 3*time.Second) // a new leader's entries replace the tail
+	a.saved(40, 41, 4*time.Second) // what is between came in a snapshot
+	for _, c := range []struct {
+		index uint64
+		want  time.Duration
+	}{{3, 1}, {10, 1}, {12, 2}, {14, 2}, {15, 3}, {20, 3}, {30, 3}, {35, 0}, {41, 4}, {42, 0}} {
+		at, ok := a.take(c.index)
+		if want := c.want * time.Second; ok != (want != 0) || (ok && at != want) {
+			t.Errorf("index %d: %v, %v, want %v", c.index, at, ok, want)
+		}
+	}
+	for i := range uint64(2 * maxArrivals) {
+		a.saved(50+i, 50+i, time.Duration(i))
+	}
+	if _, ok := a.take(50); ok || len(a.marks) > maxArrivals {
+		t.Errorf("%d arrivals are kept, at most %d", len(a.marks), maxArrivals)
+	}
+	a.saved(1, 5, time.Second)
+	if at, ok := a.take(4); !ok || at != time.Second || len(a.marks) != 1 {
+		t.Errorf("after the log was replaced from its start: %v, %v", at, ok)
+	}
+}
+
 func TestB5NothingIsAnsweredAfterStop(t *testing.T) {
 	var v leaseView
 	v.saw(schema.Lease{Epoch: 1, Renewal: 1, DurationMS: 1500}, 0)
@@ -167,6 +196,8 @@ func TestB5NothingIsAnsweredAfterStop(t *testing.T) {
 type simReplica struct {
 	view     leaseView
 	applied  int
+	received int // entries of the log
+	came     arrivals
 	rec      schema.Lease
 	instance uint64
 	rate     float64 // of its clock against true time
@@ -178,11 +209,21 @@ func (r *simReplica) clock(now time.Duration) time.Duration {
 	return time.Duration(float64(now) * r.rate)
 }
 
+// receive takes in the log up to an index; what is behind its end is a tail that
+// is replaced later, as that of a leader that died.
+func (r *simReplica) receive(upTo, length int, now time.Duration) {
+	if upTo > r.received {
+		r.came.saved(uint64(r.received)+1, uint64(upTo), r.clock(now))
+		r.received = min(upTo, length)
+	}
+}
+
 // apply takes the next entry of the log.
 func (r *simReplica) apply(log []*entry, now time.Duration) {
 	if r.applied == len(log) {
 		return
 	}
+	r.receive(r.applied+1, len(log), now)
 	e := log[r.applied]
 	r.applied++
 	next, ok := admit(r.rec, e)
@@ -199,6 +240,9 @@ func (r *simReplica) apply(log []*entry, now time.Duration) {
 		case mine && r.view.own == e.epoch:
 			r.view.renewed(next.DurationMS, at)
 		}
+	}
+	if came, ok := r.came.take(uint64(r.applied)); ok {
+		local = came
 	}
 	r.view.saw(next, local)
 }
@@ -239,7 +283,7 @@ func leaseHistory(rt *rapid.T) {
 	for range rapid.IntRange(0, 150).Draw(rt, "steps") {
 		i := rapid.IntRange(0, 2).Draw(rt, "replica")
 		r := replicas[i]
-		switch rapid.SampledFrom([]string{"apply", "apply", "apply", "time", "acquire", "renew", "late", "restart"}).Draw(rt, "step") {
+		switch rapid.SampledFrom([]string{"apply", "apply", "apply", "time", "acquire", "renew", "late", "receive", "restart"}).Draw(rt, "step") {
 		case "apply":
 			r.apply(log, now)
 		case "time":
@@ -265,9 +309,12 @@ func leaseHistory(rt *rapid.T) {
 				k := rapid.IntRange(0, len(lost)-1).Draw(rt, "which")
 				log = append(log, lost[k])
 			}
+		case "receive":
+			r.receive(rapid.IntRange(r.received, len(log)+3).Draw(rt, "up to"), len(log), now)
 		case "restart":
 			fresh := start(r.rate)
 			fresh.rec, fresh.applied = r.rec, r.applied
+			fresh.receive(r.received, len(log), now)
 			fresh.view.saw(r.rec, fresh.clock(now))
 			replicas[i] = fresh
 		}

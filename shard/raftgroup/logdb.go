@@ -12,15 +12,19 @@ import (
 // puts logDB in front.
 type logFactory struct {
 	config.LogDBFactory
-	db raftio.ILogDB
+	db      raftio.ILogDB
+	arrived arrivedFunc
 }
+
+// arrivedFunc is told which entries of a replica are about to be saved.
+type arrivedFunc = func(shardID, replicaID, first, last uint64)
 
 func (f *logFactory) Create(c config.NodeHostConfig, cb config.LogDBCallback, dirs, wals []string) (raftio.ILogDB, error) {
 	db, err := f.LogDBFactory.Create(c, cb, dirs, wals)
 	if err != nil {
 		return nil, err
 	}
-	f.db = &logDB{ILogDB: db, states: make(map[raftio.NodeInfo]pb.State)}
+	f.db = &logDB{ILogDB: db, arrived: f.arrived, states: make(map[raftio.NodeInfo]pb.State)}
 	return f.db, nil
 }
 
@@ -29,14 +33,22 @@ func (f *logFactory) Create(c config.NodeHostConfig, cb config.LogDBCallback, di
 // one, and takes the step from that to the next commit index for a new term or
 // vote, which must be flushed: so each entry costs a second flush, and on a
 // follower so do messages alone. Given the state again tan sees what changed.
+//
+// It also tells when entries arrive (arrivals).
 type logDB struct {
 	raftio.ILogDB
-	mu     sync.Mutex
-	states map[raftio.NodeInfo]pb.State // the last that was not empty
+	arrived arrivedFunc
+	mu      sync.Mutex
+	states  map[raftio.NodeInfo]pb.State // the last that was not empty
 }
 
 // SaveRaftState saves updates; the caller's are not changed.
 func (l *logDB) SaveRaftState(updates []pb.Update, worker uint64) error {
+	for _, u := range updates {
+		if n := len(u.EntriesToSave); n > 0 {
+			l.arrived(u.ShardID, u.ReplicaID, u.EntriesToSave[0].Index, u.EntriesToSave[n-1].Index)
+		}
+	}
 	full := make([]pb.Update, len(updates))
 	l.mu.Lock()
 	for i, u := range updates {

@@ -229,7 +229,7 @@ func (c *countingDB) SaveRaftState(updates []pb.Update, _ uint64) error {
 // An entry and the commit index behind it cost one flush.
 func TestOneFlushPerEntry(t *testing.T) {
 	c := &countingDB{}
-	db := &logDB{ILogDB: c, states: make(map[raftio.NodeInfo]pb.State)}
+	db := &logDB{ILogDB: c, arrived: func(_, _, _, _ uint64) {}, states: make(map[raftio.NodeInfo]pb.State)}
 	save := func(u pb.Update) {
 		t.Helper()
 		u.ShardID, u.ReplicaID = 1, 1

@@ -29,6 +29,10 @@ type answerable struct {
 // became of its entries and the lease record behind them.
 func (g *Group) applied(outs []outcome, rec schema.Lease) {
 	var own []answerable
+	arrived, known := g.arrivals.take(g.sm.applied.Load())
+	if !known {
+		arrived = g.now()
+	}
 	g.mu.Lock()
 	for i := range outs {
 		o := &outs[i]
@@ -52,7 +56,7 @@ func (g *Group) applied(outs []outcome, rec schema.Lease) {
 			g.resendLocked(0) // A2: the one before was dropped
 		}
 	}
-	lost := g.sawLocked(rec)
+	lost := g.sawLocked(rec, arrived)
 	g.mu.Unlock()
 	now := g.now()
 	for _, a := range own {
@@ -103,10 +107,10 @@ func (g *Group) acquireAppliedLocked(o *outcome, rec schema.Lease) {
 	}
 }
 
-// sawLocked takes in the lease record. If the own epoch ended it returns what
+// sawLocked takes in the lease record, seen since at. If the own epoch ended it returns what
 // was in flight: apply will refuse it, so it was not executed.
-func (g *Group) sawLocked(rec schema.Lease) (lost []*proposal) {
-	g.view.saw(rec, g.now())
+func (g *Group) sawLocked(rec schema.Lease, at time.Duration) (lost []*proposal) {
+	g.view.saw(rec, at)
 	if g.epoch != 0 && (rec.Epoch != g.epoch || rec.Released) {
 		for _, p := range g.inflight {
 			if !p.answered {

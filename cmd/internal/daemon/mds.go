@@ -65,7 +65,7 @@ A state directory that is older than what the cluster saw of it is refused;
 	f.DurationVar(&config.SessionTimeout, "session-timeout", 30*time.Second, "a client not heard of for so long loses its session")
 	f.DurationVar(&config.Heartbeat, "heartbeat", 5*time.Second, "between the server's heartbeats to a client")
 	f.DurationVar(&config.OrphanGrace, "orphan-grace", 15*time.Second, "how long an unlinked file is kept at least")
-	f.DurationVar(&config.LeaseDuration, "lease", 0, "duration of a shard's lease; 0: 1.5s")
+	f.DurationVar(&config.LeaseDuration, "lease", 0, "duration of a shard's lease; 0: 1.2s")
 	f.BoolVar(&config.Rebuild, "rebuild", false, "discard the state directory and join the shards again")
 	common.Bind(cmd)
 	return cmd
