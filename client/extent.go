@@ -206,8 +206,11 @@ func (s *spans) add(lo, hi int64) {
 func (s spans) gaps(lo, hi int64) spans {
 	var out spans
 	for _, h := range s {
+		if h.lo >= hi {
+			break
+		}
 		if h.lo > lo {
-			out = append(out, span{lo, min(h.lo, hi)})
+			out = append(out, span{lo, h.lo})
 		}
 		lo = max(lo, h.hi)
 	}

@@ -28,6 +28,8 @@ type memData struct {
 	writes int
 	fail   func(op string, f data.File, off, n int64) error // asked before each call; may block
 	log    func(event string)
+	epoch  uint64 // of the one placement group
+	loss   uint64 // epoch of the last crash
 }
 
 type memFile struct {
@@ -36,7 +38,33 @@ type memFile struct {
 	epoch   uint64
 }
 
-func newMemData() *memData { return &memData{files: map[base.DataID]*memFile{}} }
+func newMemData() *memData { return &memData{files: map[base.DataID]*memFile{}, epoch: 1} }
+
+// crash takes what was not synced, as a loss of power of all servers does.
+func (d *memData) crash() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.files {
+		m.b = bytes.Clone(m.durable)
+	}
+	d.epoch++
+	d.loss = d.epoch
+}
+
+func (d *memData) Safe(acks data.Acks) data.Acks {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.safeLocked(acks)
+}
+
+func (d *memData) safeLocked(acks data.Acks) (safe data.Acks) {
+	for _, a := range acks {
+		if a.Epoch >= d.loss {
+			safe = append(safe, a)
+		}
+	}
+	return safe
+}
 
 func (d *memData) check(ctx context.Context, op string, f data.File, off, n int64) error {
 	d.mu.Lock()
@@ -69,15 +97,15 @@ func (d *memData) fileLocked(f data.File) *memFile {
 	return m
 }
 
-func (d *memData) WriteAt(ctx context.Context, f data.File, p []byte, off int64) (uint64, error) {
+func (d *memData) WriteAt(ctx context.Context, f data.File, p []byte, off int64) (data.Written, error) {
 	if err := d.check(ctx, "write", f, off, int64(len(p))); err != nil {
-		return 0, err
+		return data.Written{}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.fileLocked(f)
 	if f.SizeEpoch < m.epoch {
-		return 0, fserr.OldEpoch
+		return data.Written{}, fserr.OldEpoch
 	}
 	d.writes++
 	before := len(m.b)
@@ -85,7 +113,8 @@ func (d *memData) WriteAt(ctx context.Context, f data.File, p []byte, off int64)
 		m.b = append(m.b, make([]byte, need-len(m.b))...)
 	}
 	copy(m.b[off:], p)
-	return uint64(len(m.b) - before), nil
+	acks := data.Acks{{Pool: 1, Epoch: d.epoch}}
+	return data.Written{AllocatedBytes: uint64(len(m.b) - before), Acks: acks}, nil
 }
 
 func (d *memData) ReadAt(ctx context.Context, f data.File, p []byte, off int64) (int, error) {
@@ -102,7 +131,7 @@ func (d *memData) ReadAt(ctx context.Context, f data.File, p []byte, off int64) 
 	return len(p), nil
 }
 
-func (d *memData) Sync(ctx context.Context, f data.File, _ ...data.Range) error {
+func (d *memData) Sync(ctx context.Context, f data.File, acks data.Acks, _ ...data.Range) error {
 	if err := d.check(ctx, "sync", f, 0, 0); err != nil {
 		return err
 	}
@@ -113,6 +142,9 @@ func (d *memData) Sync(ctx context.Context, f data.File, _ ...data.Range) error 
 		return fserr.OldEpoch
 	}
 	m.durable = bytes.Clone(m.b)
+	if len(d.safeLocked(acks)) < len(acks) {
+		return fserr.New(fserr.IO, "sync", data.ErrLost)
+	}
 	return nil
 }
 

@@ -35,7 +35,7 @@ func BenchmarkFile(b *testing.B) {
 			if err != nil {
 				return err
 			}
-			return d.Sync(testContext(b), f)
+			return d.Sync(testContext(b), f, nil)
 		})
 		read += timed(b, func() error {
 			return inParallel(func(at int64) error {

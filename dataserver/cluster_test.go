@@ -26,7 +26,7 @@ func TestWriteReadSync(t *testing.T) {
 	if n := mustWrite(t, d, f, patch, 3<<20-50_000); n != 0 {
 		t.Errorf("overwriting allocated %d bytes", n)
 	}
-	if err := d.Sync(testContext(t), f); err != nil {
+	if err := d.Sync(testContext(t), f, nil); err != nil {
 		t.Fatal(err)
 	}
 	requireBytes(t, mustRead(t, d, f, len(want), 0), want, "whole file")
@@ -43,7 +43,7 @@ func TestReplicaLoss(t *testing.T) {
 	f, g := testFile(100), testFile(101)
 	want := randomBytes(1, 5<<20)
 	mustWrite(t, d, f, want, 0)
-	if err := d.Sync(testContext(t), f); err != nil {
+	if err := d.Sync(testContext(t), f, nil); err != nil {
 		t.Fatal(err)
 	}
 	victim := c.servers[1]

@@ -37,6 +37,10 @@ type Config struct {
 	// QueuedBytes bounds the payload of requests in memory; 0: 128 MiB.
 	QueuedBytes int64
 
+	// Boot is what tells the machine's boots apart, and with them whether a crash
+	// took what was not synced. "": chunkstore.BootID().
+	Boot string
+
 	Clock      Clock // nil: BootClock
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -46,6 +50,7 @@ type Config struct {
 	Ready func(server uint64, address, httpAddress string)
 
 	testHook func(*server)
+	testFS   chunkstore.FS
 }
 
 // Default settings.
@@ -89,7 +94,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := chunkstore.Open(config.DataDir, chunkstore.Options{Logger: config.Logger})
+	store, err := chunkstore.Open(config.DataDir, chunkstore.Options{FS: config.testFS, Boot: config.Boot, Logger: config.Logger})
 	if err != nil {
 		return fmt.Errorf("dataserver: %w", err)
 	}
@@ -97,7 +102,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	front, err := service.New(service.Config{
 		Name: "dataserver", Listen: config.Listen, HTTPListen: config.HTTPListen,
 		Cluster: func() string { return store.Identity().Cluster }, Logger: config.Logger,
-		Registerer: config.Registerer, Gatherer: config.Gatherer,
+		Memory: config.Memory, Advertise: config.Advertise, Registerer: config.Registerer, Gatherer: config.Gatherer,
 	})
 	if err != nil {
 		return err
@@ -133,7 +138,7 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server) (*
 		Addresses: func() []string { return config.LayoutServices },
 		Cluster:   store.Identity().Cluster, Caller: s.caller, Logger: config.Logger,
 	})
-	s.peers = &peers{watcher: s.watcher, caller: s.caller, links: map[base.NodeID]*link.Link{}}
+	s.peers = &peers{watcher: s.watcher, caller: s.caller, memory: config.Memory, links: map[base.NodeID]*link.Link{}}
 	s.member = s.newMembership()
 	return s, nil
 }
@@ -172,11 +177,18 @@ func (s *server) serve(ctx context.Context) error {
 }
 
 // registered is called with each answer to a registration, before the lease
-// counts.
+// counts. The answer's map, or a newer one, is adopted by then: it says which
+// groups this start left, and what is known to be lost in those that it did not.
+// Under the map before it would serve as what it was before it stopped.
 func (s *server) registered(answer *canopyv1.RegisterServerResponse) error {
 	if err := s.store.Join(answer.Cluster, base.NodeID(answer.Server)); err != nil {
 		return err
 	}
+	if err := s.store.LossRecorded(); err != nil {
+		return err
+	}
+	s.watcher.Offer(answer.Map)
+	s.catchUp(s.ctx)
 	s.logger.Info("registered", "cluster", answer.Cluster, "server", answer.Server, "incarnation", s.store.Identity().Incarnation,
 		"lease", time.Duration(answer.LeaseMs)*time.Millisecond)
 	s.front.SetServing(true)

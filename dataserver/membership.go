@@ -165,7 +165,6 @@ func (m *membership) register(ctx context.Context, registered func(*canopyv1.Reg
 				return err
 			}
 			m.lease.extend(asked, time.Duration(m.ttl.Load()))
-			m.offer(answer.Map)
 			return nil
 		}
 		if final(err) {

@@ -16,6 +16,7 @@ import (
 type peers struct {
 	watcher *poolmap.Watcher
 	caller  func() wire.Caller
+	memory  *wire.Memory
 
 	mu     sync.Mutex
 	links  map[base.NodeID]*link.Link
@@ -49,7 +50,7 @@ func (p *peers) link(id base.NodeID) (*link.Link, error) {
 	if old != nil && old.Address() == address {
 		return old, nil
 	}
-	l, err := link.New(link.Config{Address: address, Caller: p.caller})
+	l, err := link.New(link.Config{Address: address, Caller: p.caller, Memory: p.memory})
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ type server struct {
 	ready  sync.Once
 
 	recoverySlots chan struct{}
+	adopting      sync.Mutex    // serialises catchUp
 	adopted       atomic.Uint64 // revision of the map that is served by
 	groupRuns     sync.WaitGroup
 
@@ -87,6 +88,7 @@ func (s *server) newMembership() *membership {
 				Cluster: id.Cluster, Server: id.Server, Incarnation: id.Incarnation,
 				Address: address, HttpAddress: s.front.HTTPAddr(), Labels: s.config.Labels,
 				TotalBytes: total, FreeBytes: free, Pid: uint32(os.Getpid()), Host: hostName(),
+				LostUnsynced: s.store.LostUnsynced(),
 			}
 		},
 	}
@@ -123,18 +125,27 @@ func (s *server) group(key chunkstore.Key) *group {
 // leaving member's confirmation may be waited for.
 func (s *server) follow(ctx context.Context) {
 	for {
-		m, changed := s.watcher.Next()
-		if m != nil && s.member.id() != 0 && m.Revision() > s.adopted.Load() {
-			s.adopt(ctx, m)
-			s.adopted.Store(m.Revision())
-			s.member.poke()
-		}
+		_, changed := s.watcher.Next()
+		s.catchUp(ctx)
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// catchUp adopts the newest map, once the server knows who it is.
+func (s *server) catchUp(ctx context.Context) {
+	s.adopting.Lock()
+	defer s.adopting.Unlock()
+	m := s.watcher.Current()
+	if m == nil || s.member.id() == 0 || m.Revision() <= s.adopted.Load() {
+		return
+	}
+	s.adopt(ctx, m)
+	s.adopted.Store(m.Revision())
+	s.member.poke()
 }
 
 func (s *server) adopt(ctx context.Context, m *poolmap.Map) {

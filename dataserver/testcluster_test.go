@@ -39,6 +39,8 @@ type testServer struct {
 	address string
 	process *process
 	server  *server // set by the test hook
+	fs      *powerFS
+	boot    string
 }
 
 // process is a Run under way.
@@ -78,6 +80,7 @@ func testLogger() *slog.Logger {
 type clusterOptions struct {
 	servers, replicas, pgs int
 	lease                  time.Duration
+	power                  bool // servers can be killed and lose power
 }
 
 // newCluster starts everything and waits for the pool.
@@ -103,7 +106,10 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 	c.startLayout()
 	t.Cleanup(func() { c.layout.stop(t) })
 	for i := range o.servers {
-		s := &testServer{c: c, n: i}
+		s := &testServer{c: c, n: i, boot: "boot"}
+		if o.power {
+			s.fs = newPowerFS()
+		}
 		c.servers = append(c.servers, s)
 		s.start()
 		t.Cleanup(s.stopIfRunning)
@@ -147,6 +153,10 @@ func (s *testServer) start() {
 			ready <- id
 		},
 		testHook: func(x *server) { s.server = x },
+		Boot:     s.boot,
+	}
+	if s.fs != nil {
+		config.testFS = s.fs
 	}
 	s.process = start(func(ctx context.Context) error { return Run(ctx, config) })
 	select {
@@ -199,11 +209,11 @@ func randomBytes(seed uint64, n int) []byte {
 
 func mustWrite(t testing.TB, d *data.Data, f data.File, p []byte, off int64) uint64 {
 	t.Helper()
-	n, err := d.WriteAt(testContext(t), f, p, off)
+	w, err := d.WriteAt(testContext(t), f, p, off)
 	if err != nil {
 		t.Fatalf("write [%d, +%d): %v", off, len(p), err)
 	}
-	return n
+	return w.AllocatedBytes
 }
 
 func mustRead(t testing.TB, d *data.Data, f data.File, n int, off int64) []byte {

@@ -71,15 +71,18 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 		id = base.NodeID(fresh)
 	}
 	if known := data.Servers[id].Value; known == nil || known.Incarnation != r.Incarnation {
-		t.hear(id)
+		t.hear(id, r.LostUnsynced)
 		if other := t.awaits(id); other != 0 {
 			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may be alive: waiting for it or for the end of its lease", other))
+		}
+		if other := t.hopesFor(id); other != 0 {
+			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may come back with what this one lost: waiting a little", other))
 		}
 		// The record comes last: it says that this start has been dealt with.
 		if err := t.refuseOldCopy(id, r); err != nil {
 			return 0, err
 		}
-		if err := t.exclude(ctx, id, false); err != nil {
+		if err := t.returned(ctx, id, r.LostUnsynced); err != nil {
 			return 0, err
 		}
 		if err := t.record(ctx, id, r); err != nil {
@@ -240,11 +243,11 @@ func (t *term) leave(ctx context.Context, r *canopyv1.HeartbeatServerRequest) er
 	id := base.NodeID(r.Server)
 	t.mu.Lock()
 	if l := t.servers[id]; l != nil && l.incarnation == r.Incarnation {
-		l.until = time.Time{}
+		l.until, l.gaveUp = time.Time{}, true
 	}
 	t.wakeLocked()
 	t.mu.Unlock()
-	return t.exclude(ctx, id, true)
+	return t.exclude(ctx, id)
 }
 
 // farApart reports whether usage changed by more than a hundredth of the disk.

@@ -3,6 +3,7 @@ package layoutsvc
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -155,18 +156,19 @@ func (t *term) change(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*c
 	return next, uint64(revision), nil
 }
 
-// serves reports whether the server's lease runs.
-func (t *term) serves(id base.NodeID) bool { return !t.overdue(id) && t.known(id) }
-
-func (t *term) known(id base.NodeID) bool {
+// serves reports whether the server's lease runs, and it is not known to be a
+// new start without what the one before had not synced.
+func (t *term) serves(id base.NodeID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.servers[id] != nil
+	l := t.servers[id]
+	return l != nil && !time.Now().After(l.until) && !(l.knocks && l.lostUnsynced)
 }
 
 type metrics struct {
 	epochs  prometheus.Counter
 	expired prometheus.Counter
+	losses  prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
@@ -174,10 +176,11 @@ func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
 		epochs:  prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_epochs_total", Help: "Placement group epochs written by this instance."}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_leases_expired_total", Help: "Data servers excluded because their lease ran out."}),
 	}
+	m.losses = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_losses_total", Help: "Placement groups whose only source lost what was not synced."})
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	collectors := []prometheus.Collector{m.epochs, m.expired,
+	collectors := []prometheus.Collector{m.epochs, m.expired, m.losses,
 		gauge("canopy_layout_leading", "1 while this instance leads.", func() float64 {
 			if s.leading() != nil {
 				return 1

@@ -36,6 +36,12 @@ type lease struct {
 	heard       bool      // in this term
 	adopted     uint64    // revision of the pool map that it serves by
 	reportedAt  time.Time // when its usage was written last
+	gaveUp      bool      // the server ended the lease itself: it stops
+	// A start that is not registered yet:
+	knocks       bool
+	firstKnock   time.Time // in this term
+	lastKnock    time.Time
+	lostUnsynced bool // it came back without what it had not synced
 }
 
 // campaign leads whenever it can, until ctx is done.
@@ -141,18 +147,18 @@ func (t *term) expire(ctx context.Context) error {
 	t.mu.Unlock()
 	var errs []error
 	for _, id := range gone {
-		errs = append(errs, t.exclude(ctx, id, true))
+		errs = append(errs, t.exclude(ctx, id))
 	}
 	return errors.Join(errs...)
 }
 
-// exclude takes a server out of the in-sync sets where another member remains
-// that is not overdue itself. With dead it is also recorded as not alive, unless
-// its lease was renewed meanwhile.
-func (t *term) exclude(ctx context.Context, id base.NodeID, dead bool) error {
+// exclude takes a server whose lease is over out of the in-sync sets where
+// another member remains that is not overdue itself, and records it as not alive;
+// unless its lease was renewed meanwhile.
+func (t *term) exclude(ctx context.Context, id base.NodeID) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
-	if dead && !t.overdue(id) {
+	if !t.overdue(id) {
 		return nil
 	}
 	data := t.s.store.Data()
@@ -167,11 +173,15 @@ func (t *term) exclude(ctx context.Context, id base.NodeID, dead bool) error {
 		t.s.metrics.epochs.Inc()
 	}
 	server, ok := data.Servers[id]
-	if !dead || !ok || !server.Value.Alive {
+	if !ok || !server.Value.Alive {
 		return nil
 	}
-	t.s.logger.Warn("a data server's lease ran out", "server", id)
-	t.s.metrics.expired.Inc()
+	if t.left(id) {
+		t.s.logger.Info("a data server stops and gave its lease up", "server", id)
+	} else {
+		t.s.logger.Warn("a data server's lease ran out", "server", id)
+		t.s.metrics.expired.Inc()
+	}
 	next := proto.CloneOf(server.Value)
 	next.Alive = false
 	_, err := t.s.store.PutServer(ctx, t.lead, next, server.Revision)
@@ -188,35 +198,10 @@ func (t *term) anyServes(ids []uint64) bool {
 	return false
 }
 
-// awaits returns a server that shares an in-sync set with this one and may be
-// alive without that this term knows: until it is heard or its lease is over,
-// nobody can say which of the two has all the bytes.
-func (t *term) awaits(id base.NodeID) base.NodeID {
-	now := time.Now()
-	data := t.s.store.Data()
+func (t *term) left(id base.NodeID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, pg := range data.PGs {
-		if without(pg.Value, id) == nil {
-			continue
-		}
-		for _, m := range pg.Value.InSync {
-			other := base.NodeID(m)
-			if l := t.servers[other]; other != id && l != nil && !l.heard && now.Before(l.until) {
-				return other
-			}
-		}
-	}
-	return 0
-}
-
-// hear notes that a server that has no lease tries to register.
-func (t *term) hear(id base.NodeID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.servers[id]; l != nil {
-		l.heard = true
-	}
+	return t.servers[id].gaveUp
 }
 
 func (t *term) overdue(id base.NodeID) bool {

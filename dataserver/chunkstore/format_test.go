@@ -238,3 +238,58 @@ func TestFailedSync(t *testing.T) {
 	}
 	s.Close()
 }
+
+// TestLostUnsynced: the crash of the machine is known until it is recorded, over
+// further ends of the process; the end of the process alone is no loss.
+func TestLostUnsynced(t *testing.T) {
+	dir := t.TempDir()
+	next := func(boot string, end func(*Store)) bool {
+		t.Helper()
+		s := open(t, dir, Options{Boot: boot})
+		defer end(s)
+		return s.LostUnsynced()
+	}
+	kill := func(s *Store) { abandon(t, s) }
+	stop := func(s *Store) {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := func(s *Store) {
+		if err := s.LossRecorded(); err != nil {
+			t.Fatal(err)
+		}
+		if s.LostUnsynced() {
+			t.Error("still lost after it was recorded")
+		}
+		kill(s)
+	}
+	next("a", kill)
+	if next("b", kill) {
+		t.Error("a directory that belongs to no cluster lost something")
+	}
+	next("b", func(s *Store) {
+		if err := s.Join("c1", 7); err != nil {
+			t.Fatal(err)
+		}
+		kill(s)
+	})
+	for i, c := range []struct {
+		boot string
+		end  func(*Store)
+		want bool
+	}{
+		{"b", kill, false},  // kill -9
+		{"c", kill, true},   // reboot
+		{"c", kill, true},   // not recorded: kill -9 again
+		{"c", stop, true},   // nor does a clean end hide it
+		{"c", record, true}, // now it is known
+		{"c", kill, false},
+		{"c", stop, false},
+		{"d", kill, false}, // a reboot after a clean end
+	} {
+		if got := next(c.boot, c.end); got != c.want {
+			t.Errorf("step %d: lost %v, want %v", i, got, c.want)
+		}
+	}
+}

@@ -19,8 +19,10 @@ type Identity struct {
 	Server  uint64 `json:"server,omitempty"`
 	// Incarnation grows with every opening (PROTOCOLS A6).
 	Incarnation uint64 `json:"incarnation"`
-	Boot        string `json:"boot"`  // of the machine, when it was opened last
-	Clean       bool   `json:"clean"` // closed properly since
+	// Boot of the machine when it was opened last; of the one that crashed as long
+	// as LostUnsynced.
+	Boot  string `json:"boot"`
+	Clean bool   `json:"clean"` // closed properly since
 	// Suspect holds from an unclean end with the machine until Trust.
 	Suspect bool `json:"suspect,omitempty"`
 }

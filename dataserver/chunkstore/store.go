@@ -40,6 +40,7 @@ type Store struct {
 	inflight *inflight
 	deleted  *tombstones
 	suspect  atomic.Bool
+	lost     atomic.Bool
 	open     atomic.Int64   // files
 	wg       sync.WaitGroup // flushClosed
 
@@ -130,11 +131,17 @@ func (s *Store) start() error {
 	s.identity = previous
 	s.identity.Format = Format
 	s.identity.Incarnation++
-	s.identity.Boot = s.options.Boot
 	s.identity.Clean = false
 	crashed := known && !previous.Clean
-	s.identity.Suspect = previous.Suspect || crashed && previous.Boot != s.options.Boot
+	rebooted := crashed && (previous.Boot != s.options.Boot || s.options.Boot == "")
+	s.identity.Suspect = previous.Suspect || rebooted
 	s.suspect.Store(s.identity.Suspect)
+	// The boot stays that of the crash until somebody who knows the writers has
+	// recorded it: an end before that must not hide it.
+	s.lost.Store(rebooted && previous.Cluster != "")
+	if !s.lost.Load() {
+		s.identity.Boot = s.options.Boot
+	}
 	if err := s.storeIdentity(s.identity); err != nil {
 		return err
 	}
@@ -204,6 +211,29 @@ func (s *Store) Join(cluster string, server base.NodeID) error {
 // to be whole: checksums are then not what a replica can be compared by.
 func (s *Store) Suspect() bool { return s.suspect.Load() }
 
+// LostUnsynced reports whether the machine crashed while the directory was open
+// and LossRecorded was not called since: what was written and not synced before
+// may be gone. The end of a process alone loses nothing.
+func (s *Store) LostUnsynced() bool { return s.lost.Load() }
+
+// LossRecorded ends LostUnsynced, durably: whoever relied on what was not synced
+// can learn of it.
+func (s *Store) LossRecorded() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.lost.Load() {
+		return nil
+	}
+	next := s.identity
+	next.Boot = s.options.Boot
+	if err := s.storeIdentity(next); err != nil {
+		return err
+	}
+	s.identity = next
+	s.lost.Store(false)
+	return nil
+}
+
 // Trust ends Suspect, after all contents were compared with their replicas.
 func (s *Store) Trust() error {
 	s.mu.Lock()
@@ -241,7 +271,7 @@ func (s *Store) Close() error {
 		return errors.Join(err, s.release())
 	}
 	s.mu.Lock()
-	s.identity.Clean = true
+	s.identity.Clean = !s.lost.Load()
 	id := s.identity
 	s.mu.Unlock()
 	return errors.Join(s.storeIdentity(id), s.release())

@@ -211,11 +211,15 @@ func (x *Pool) GetLayout() *Layout {
 
 // PlacementGroup: members in order; the first in-sync one is the primary.
 type PlacementGroup struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pg            uint32                 `protobuf:"varint,1,opt,name=pg,proto3" json:"pg,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Members       []uint64               `protobuf:"varint,3,rep,packed,name=members,proto3" json:"members,omitempty"`             // data servers
-	InSync        []uint64               `protobuf:"varint,4,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"` // subset of members, primary first
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Pg      uint32                 `protobuf:"varint,1,opt,name=pg,proto3" json:"pg,omitempty"`
+	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Members []uint64               `protobuf:"varint,3,rep,packed,name=members,proto3" json:"members,omitempty"`             // data servers
+	InSync  []uint64               `protobuf:"varint,4,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"` // subset of members, primary first
+	// The newest epoch that began because the only source of the bytes came back
+	// without what it had not synced (its machine crashed). What was acknowledged
+	// under a smaller epoch and not synced may be gone. 0: never.
+	LossEpoch     uint64 `protobuf:"varint,5,opt,name=loss_epoch,json=lossEpoch,proto3" json:"loss_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +280,13 @@ func (x *PlacementGroup) GetInSync() []uint64 {
 		return x.InSync
 	}
 	return nil
+}
+
+func (x *PlacementGroup) GetLossEpoch() uint64 {
+	if x != nil {
+		return x.LossEpoch
+	}
+	return 0
 }
 
 type DataServerInfo struct {
@@ -631,17 +642,20 @@ func (x *StripeRange) GetServers() []uint64 {
 }
 
 type RegisterServerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // empty on a new disk
-	Server        uint64                 `protobuf:"varint,2,opt,name=server,proto3" json:"server,omitempty"`
-	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	HttpAddress   string                 `protobuf:"bytes,4,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Labels        []string               `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty"`
-	TotalBytes    uint64                 `protobuf:"varint,7,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	FreeBytes     uint64                 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	Pid           uint32                 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
-	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Cluster     string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // empty on a new disk
+	Server      uint64                 `protobuf:"varint,2,opt,name=server,proto3" json:"server,omitempty"`
+	Address     string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	HttpAddress string                 `protobuf:"bytes,4,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Labels      []string               `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty"`
+	TotalBytes  uint64                 `protobuf:"varint,7,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	FreeBytes   uint64                 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Pid         uint32                 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
+	Host        string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	// The machine crashed under an incarnation that was registered: what that one
+	// had not synced may be gone, and no layout service has recorded it yet.
+	LostUnsynced  bool `protobuf:"varint,11,opt,name=lost_unsynced,json=lostUnsynced,proto3" json:"lost_unsynced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,6 +758,13 @@ func (x *RegisterServerRequest) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *RegisterServerRequest) GetLostUnsynced() bool {
+	if x != nil {
+		return x.LostUnsynced
+	}
+	return false
 }
 
 type RegisterServerResponse struct {
@@ -1175,12 +1196,14 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\rR\breplicas\x12+\n" +
 	"\x03pgs\x18\x04 \x03(\v2\x19.canopy.v1.PlacementGroupR\x03pgs\x12)\n" +
-	"\x06layout\x18\x05 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\"i\n" +
+	"\x06layout\x18\x05 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\"\x88\x01\n" +
 	"\x0ePlacementGroup\x12\x0e\n" +
 	"\x02pg\x18\x01 \x01(\rR\x02pg\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\amembers\x18\x03 \x03(\x04R\amembers\x12\x17\n" +
-	"\ain_sync\x18\x04 \x03(\x04R\x06inSync\"\x9b\x02\n" +
+	"\ain_sync\x18\x04 \x03(\x04R\x06inSync\x12\x1d\n" +
+	"\n" +
+	"loss_epoch\x18\x05 \x01(\x04R\tlossEpoch\"\x9b\x02\n" +
 	"\x0eDataServerInfo\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +
@@ -1213,7 +1236,7 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\rcolumn_offset\x18\x05 \x01(\x04R\fcolumnOffset\x12\x0e\n" +
 	"\x02pg\x18\x06 \x01(\rR\x02pg\x12\x19\n" +
 	"\bpg_epoch\x18\a \x01(\x04R\apgEpoch\x12\x18\n" +
-	"\aservers\x18\b \x03(\x04R\aservers\"\xa6\x02\n" +
+	"\aservers\x18\b \x03(\x04R\aservers\"\xcb\x02\n" +
 	"\x15RegisterServerRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\x04R\x06server\x12\x18\n" +
@@ -1227,7 +1250,8 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x10\n" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\"\xe0\x01\n" +
+	" \x01(\tR\x04host\x12#\n" +
+	"\rlost_unsynced\x18\v \x01(\bR\flostUnsynced\"\xe0\x01\n" +
 	"\x16RegisterServerResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +

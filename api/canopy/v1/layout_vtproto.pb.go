@@ -227,6 +227,11 @@ func (m *PlacementGroup) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LossEpoch != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LossEpoch))
+		i--
+		dAtA[i] = 0x28
+	}
 	if len(m.InSync) > 0 {
 		var pksize2 int
 		for _, num := range m.InSync {
@@ -615,6 +620,16 @@ func (m *RegisterServerRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error)
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.LostUnsynced {
+		i--
+		if m.LostUnsynced {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x58
 	}
 	if len(m.Host) > 0 {
 		i -= len(m.Host)
@@ -1128,6 +1143,9 @@ func (m *PlacementGroup) SizeVT() (n int) {
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
+	if m.LossEpoch != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LossEpoch))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1307,6 +1325,9 @@ func (m *RegisterServerRequest) SizeVT() (n int) {
 	l = len(m.Host)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.LostUnsynced {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2108,6 +2129,25 @@ func (m *PlacementGroup) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field InSync", wireType)
+			}
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LossEpoch", wireType)
+			}
+			m.LossEpoch = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LossEpoch |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
 			}
 		default:
 			iNdEx = preIndex
@@ -3268,6 +3308,26 @@ func (m *RegisterServerRequest) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Host = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LostUnsynced", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.LostUnsynced = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

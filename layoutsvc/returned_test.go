@@ -1,0 +1,116 @@
+package layoutsvc
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/fserr"
+)
+
+// pair registers two servers, in sync in every group, and lets their leases run
+// out.
+func pair(t *testing.T) (a *running, first, second *canopyv1.RegisterServerResponse) {
+	t.Helper()
+	a = newFixture(t).start(nil)
+	first = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+	second = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		alive := 0
+		for _, s := range firstMap(t, a).Servers {
+			if s.Alive {
+				alive++
+			}
+		}
+		if alive == 0 {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal("leases do not run out")
+		}
+	}
+	for _, pg := range firstMap(t, a).Pools[0].Pgs {
+		if len(pg.InSync) != 2 {
+			t.Fatalf("both died at once, and pg %v", pg)
+		}
+	}
+	return a, first, second
+}
+
+func comeBack(of *canopyv1.RegisterServerResponse, lost bool) *canopyv1.RegisterServerRequest {
+	return &canopyv1.RegisterServerRequest{Cluster: of.Cluster, Server: of.Server, Incarnation: 2, LostUnsynced: lost, Address: "127.0.0.1:1"}
+}
+
+func requireGroups(t *testing.T, a *running, source uint64, lossEpoch uint64) {
+	t.Helper()
+	for _, pg := range firstMap(t, a).Pools[0].Pgs {
+		if fmt.Sprint(pg.InSync) != fmt.Sprint([]uint64{source}) || pg.LossEpoch != lossEpoch || pg.LossEpoch > pg.Epoch {
+			t.Errorf("pg %v, want %d in sync, loss epoch %d", pg, source, lossEpoch)
+		}
+	}
+}
+
+// TestLossIsRecorded: a server that lost what it had not synced waits a little
+// for one that may have it. When nobody comes it is the source, under an epoch
+// that says what is lost; whoever comes later is compared with it.
+func TestLossIsRecorded(t *testing.T) {
+	a, first, second := pair(t)
+	started := time.Now()
+	if answer := register(t, comeBack(first, true), a); answer.Error != 0 {
+		t.Fatal(answer)
+	}
+	if waited := time.Since(started); waited < lossPatience*time.Second {
+		t.Errorf("it waited %v for the other", waited)
+	}
+	requireGroups(t, a, first.Server, 2)
+	if answer := register(t, comeBack(second, false), a); answer.Error != 0 {
+		t.Fatal(answer)
+	}
+	requireGroups(t, a, first.Server, 2)
+}
+
+// TestKeptIsPreferred: the other comes while the one that lost bytes waits.
+func TestKeptIsPreferred(t *testing.T) {
+	a, first, second := pair(t)
+	answer, err := a.client.RegisterServer(background(t), comeBack(first, true))
+	if err != nil || fserr.Kind(answer.Error) != fserr.NotReady {
+		t.Fatalf("it does not wait: %v, %v", answer, err)
+	}
+	if answer := register(t, comeBack(second, false), a); answer.Error != 0 {
+		t.Fatal(answer)
+	}
+	if answer := register(t, comeBack(first, true), a); answer.Error != 0 {
+		t.Fatal(answer)
+	}
+	requireGroups(t, a, second.Server, 0)
+}
+
+// TestKillIsNoLoss: nothing is recorded where nothing was lost.
+func TestKillIsNoLoss(t *testing.T) {
+	a, first, second := pair(t)
+	for _, s := range []*canopyv1.RegisterServerResponse{first, second} {
+		if answer := register(t, comeBack(s, false), a); answer.Error != 0 {
+			t.Fatal(answer)
+		}
+	}
+	requireGroups(t, a, first.Server, 0)
+}
+
+// TestAllLost: all come back without it, at once.
+func TestAllLost(t *testing.T) {
+	a, first, second := pair(t)
+	for _, s := range []*canopyv1.RegisterServerResponse{first, second} {
+		if answer, err := a.client.RegisterServer(background(t), comeBack(s, true)); err != nil {
+			t.Fatal(answer, err)
+		}
+	}
+	if answer := register(t, comeBack(first, true), a); answer.Error != 0 {
+		t.Fatal(answer)
+	}
+	for _, pg := range firstMap(t, a).Pools[0].Pgs {
+		if pg.LossEpoch == 0 || pg.LossEpoch > pg.Epoch || len(pg.InSync) != 1 {
+			t.Errorf("pg %v", pg)
+		}
+	}
+}
