@@ -15,12 +15,12 @@ import (
 // applied what the holder has not, and a client's reads would go backwards.
 func TestB6FollowersAnswerNoReads(t *testing.T) {
 	c := newCluster(t, 3, nil)
-	holder := c.holder(5 * time.Second)
+	c.holder(5 * time.Second)
 	if !c.propose(name(1), 5*time.Second) {
 		t.Fatal("not acknowledged")
 	}
 	c.wantEqualSums() // so they have all of it
-	holder = c.holder(5 * time.Second)
+	holder := c.holder(5 * time.Second)
 	for _, nd := range c.nodes {
 		if nd == holder {
 			continue
