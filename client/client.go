@@ -89,7 +89,7 @@ func (c *Client) connect(ctx context.Context, cfg Config) (_ *Client, err error)
 	if err == nil && cfg.Data == nil {
 		var d *data.Data
 		d, err = data.New(data.Config{LayoutServices: c.routes.layoutServices, Cluster: c.ClusterID(),
-			Client: c.id, Logger: c.logger, Registerer: cfg.Registerer})
+			Client: c.id, Memory: cfg.Memory, Logger: c.logger, Registerer: cfg.Registerer})
 		if err == nil {
 			c.data = d
 		}
@@ -121,7 +121,7 @@ func newClient(cfg Config) (*Client, error) {
 	c := &Client{
 		id:     base.ClientID(max(binary.LittleEndian.Uint64(random[:]), 1)),
 		logger: cfg.Logger, seeds: seeds,
-		routes: newRoutes(), nodes: newNodes(), seqs: newSequencer(), inodes: newInodes(), cache: newCache(cfg.Relaxed),
+		routes: newRoutes(), nodes: newNodes(cfg.Memory), seqs: newSequencer(), inodes: newInodes(), cache: newCache(cfg.Relaxed),
 		data: cfg.Data,
 	}
 	if c.logger == nil {

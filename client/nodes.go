@@ -18,12 +18,16 @@ import (
 
 // nodes keeps one gRPC connection per metadata node address.
 type nodes struct {
+	memory *wire.Memory // nil: TCP alone
+
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn
 	closed bool
 }
 
-func newNodes() *nodes { return &nodes{conns: map[string]*grpc.ClientConn{}} }
+func newNodes(memory *wire.Memory) *nodes {
+	return &nodes{memory: memory, conns: map[string]*grpc.ClientConn{}}
+}
 
 // get returns the connection to the address; it dials in the background.
 func (n *nodes) get(address string) (*grpc.ClientConn, error) {
@@ -37,7 +41,7 @@ func (n *nodes) get(address string) (*grpc.ClientConn, error) {
 	}
 	options := append(wire.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(),
+		grpc.WithNoProxy(), n.memory.DialOption(),
 		// A link has its own back-off and other nodes to ask; a node that is back
 		// should be found at once.
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 )
 
 // Config says which cluster to use and how. Cluster is required.
@@ -29,6 +30,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Registerer receives the client's metrics, if not nil.
 	Registerer prometheus.Registerer
+	// Memory connects to servers that run in this process; nil: TCP alone.
+	Memory *wire.Memory
 	// Data replaces the data servers of the cluster, for tests. nil: the cluster's.
 	Data DataPlane
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/client/data/link"
 	"github.com/canopyfs/canopy/client/data/poolmap"
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
@@ -23,10 +24,11 @@ import (
 
 // Config says where the bytes lie and who is who.
 type Config struct {
-	DataDir    string // made if missing
-	Listen     string // gRPC, host:port; port 0 takes a free one
-	HTTPListen string // metrics, health and pprof; "" serves none
-	Advertise  string // address that others use; "": what Listen is bound to
+	DataDir    string       // made if missing
+	Listen     string       // gRPC, host:port; port 0 takes a free one
+	HTTPListen string       // metrics, health and pprof; "" serves none
+	Advertise  string       // address that others use; "": what Listen is bound to
+	Memory     *wire.Memory // connects the parts of this process; nil: TCP alone
 	// LayoutServices are addresses of layout services; the leader is found from
 	// any of them.
 	LayoutServices []string

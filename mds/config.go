@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/placement"
 )
@@ -44,6 +45,7 @@ type Config struct {
 	// the data directory.
 	Advertise     string
 	RaftAdvertise string
+	Memory        *wire.Memory // connects the parts of this process; nil: TCP alone
 
 	Etcd           []string // etcd's client addresses
 	EtcdPrefix     string   // "": placement.DefaultPrefix

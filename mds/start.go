@@ -100,6 +100,8 @@ func (s *Server) start(ctx context.Context) (err error) {
 		Name:       "mds",
 		Listen:     s.config.Listen,
 		HTTPListen: s.config.HTTPListen,
+		Memory:     s.config.Memory,
+		Advertise:  s.config.Advertise,
 		Cluster:    func() string { return s.cluster },
 		Logger:     s.log,
 		Registerer: s.config.Registerer,

@@ -36,6 +36,7 @@ type Config struct {
 	// AttemptTimeout bounds one try at one server, before another is made. 0:
 	// DefaultAttemptTimeout.
 	AttemptTimeout time.Duration
+	Memory         *wire.Memory          // connects to servers of this process; nil: TCP alone
 	Logger         *slog.Logger          // nil: none
 	Registerer     prometheus.Registerer // nil: none
 }

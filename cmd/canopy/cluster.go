@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/cmd/internal/daemon"
 	"github.com/canopyfs/canopy/dataserver"
 	"github.com/canopyfs/canopy/layoutsvc"
@@ -32,6 +33,7 @@ type cluster struct {
 	daemon   daemonFlags
 	registry *prometheus.Registry
 	parts    *parts
+	memory   *wire.Memory // connects what runs in this process
 	etcd     []string
 }
 
@@ -120,6 +122,7 @@ func (c *cluster) startDataServer(i int, ready *sync.WaitGroup) {
 		Listen:         c.plan.Addresses[role],
 		HTTPListen:     c.plan.Addresses[role+".http"],
 		LayoutServices: []string{c.plan.Addresses["layoutsvc"]},
+		Memory:         c.memory,
 		Logger:         c.logger.With("part", role),
 		Registerer:     c.registerer(role),
 		Gatherer:       c.registry,
@@ -141,6 +144,7 @@ func (c *cluster) startNode(ready *sync.WaitGroup) {
 		Listen:     c.plan.Addresses[role],
 		RaftListen: c.plan.Addresses[role+".raft"],
 		HTTPListen: c.plan.Addresses[role+".http"],
+		Memory:     c.memory,
 		Etcd:       c.etcd,
 		Bootstrap:  c.bootstrap(),
 		Version:    version(),

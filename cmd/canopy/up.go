@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/clientfuse"
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
@@ -103,7 +104,7 @@ func (u *up) run(ctx context.Context, out io.Writer, given func(string) bool) (e
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c := &cluster{
-		plan: p, dir: dir, logger: logger, stderr: os.Stderr, registry: registry, parts: newParts(logger),
+		plan: p, dir: dir, logger: logger, stderr: os.Stderr, registry: registry, parts: newParts(logger), memory: wire.NewMemory(),
 		daemon: daemonFlags{logLevel: u.common.LogLevel, logFormat: u.common.LogFormat},
 	}
 	defer func() { err = errors.Join(err, c.parts.stop()) }()
@@ -139,7 +140,7 @@ func (u *up) serve(ctx, starting context.Context, c *cluster, options mountopt.O
 		label = "canopy up"
 	}
 	cl, err := client.Connect(starting, client.Config{
-		Cluster: c.address(), Mount: label, Logger: c.logger.With("part", "client"), Registerer: c.registerer("client"),
+		Cluster: c.address(), Mount: label, Memory: c.memory, Logger: c.logger.With("part", "client"), Registerer: c.registerer("client"),
 	})
 	if err != nil {
 		return err

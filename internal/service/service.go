@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
+
+	"github.com/canopyfs/canopy/api/wire"
 )
 
 // DefaultDrain is how long a stop waits for calls in flight.
@@ -35,6 +37,10 @@ type Config struct {
 	Name       string // of the daemon, for logs and metrics: "mds"
 	Listen     string // host:port of gRPC; port 0 takes a free one
 	HTTPListen string // host:port of metrics and pprof; "" serves none
+	// Memory also serves the parts of this process, at Listen's address and at
+	// Advertise; nil: TCP alone.
+	Memory    *wire.Memory
+	Advertise string // where others reach this server, if not at Listen
 	// Cluster returns the cluster id that callers must name if they name one; ""
 	// while it is not known yet.
 	Cluster func() string
@@ -54,6 +60,7 @@ type Server struct {
 	health   *health.Server
 	http     *http.Server // nil: none
 	grpcLis  net.Listener
+	memory   []net.Listener // for the parts of this process
 	httpLis  net.Listener
 	serving  atomic.Bool
 	draining chan struct{}
@@ -92,6 +99,12 @@ func New(config Config) (*Server, error) {
 		s.closeListeners()
 		return nil, err
 	}
+	if config.Memory != nil {
+		s.memory = append(s.memory, config.Memory.Listen(s.Addr()))
+		if config.Advertise != "" && config.Advertise != s.Addr() {
+			s.memory = append(s.memory, config.Memory.Listen(config.Advertise))
+		}
+	}
 	s.grpc = grpc.NewServer(options...)
 	s.health = health.NewServer()
 	s.SetServing(false)
@@ -114,6 +127,9 @@ func listen(name, address string) (net.Listener, error) {
 
 func (s *Server) closeListeners() {
 	s.grpcLis.Close()
+	for _, l := range s.memory {
+		l.Close()
+	}
 	if s.httpLis != nil {
 		s.httpLis.Close()
 	}
@@ -153,6 +169,9 @@ func (s *Server) Serve() {
 		return
 	}
 	s.group.Go(func() error { return s.grpc.Serve(s.grpcLis) })
+	for _, l := range s.memory {
+		s.group.Go(func() error { return s.grpc.Serve(l) })
+	}
 	if s.http != nil {
 		s.group.Go(func() error {
 			if err := s.http.Serve(s.httpLis); !errors.Is(err, http.ErrServerClosed) {

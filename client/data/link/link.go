@@ -20,6 +20,7 @@ type Config struct {
 	Address string
 	Caller  func() wire.Caller // who calls; asked for each stream
 	Logger  *slog.Logger
+	Memory  *wire.Memory // connects to a server of this process; nil: TCP alone
 	// QueuedRequests bounds what waits to be sent; 0: 64.
 	QueuedRequests int
 }
@@ -45,7 +46,7 @@ func New(config Config) (*Link, error) {
 	if config.QueuedRequests == 0 {
 		config.QueuedRequests = 64
 	}
-	options := append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options := append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()), config.Memory.DialOption())
 	conn, err := grpc.NewClient("passthrough:///"+config.Address, options...)
 	if err != nil {
 		return nil, fserr.New(fserr.Invalid, "dial", fmt.Errorf("%q: %w", config.Address, err))
