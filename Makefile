@@ -52,6 +52,10 @@ unit: ## architecture test and unit tests, with the race detector
 cluster: ## real processes and real mounts
 	$(GO) test -timeout 30m -count=1 -parallel 2 $(CLUSTER_PACKAGES)
 
+.PHONY: rules
+rules: ## break each rule of the protocols in turn: the test that stands for it must fail (some minutes)
+	$(GO) run ./internal/mutation
+
 .PHONY: help
 help:
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'

@@ -29,6 +29,7 @@ var rules = []rule{
 	{"internal/invariants", nil, "level 0"},
 	{"internal/protogen", nil, "a build tool"},
 	{"internal/archtest", nil, "reads the tree as text"},
+	{"internal/mutation", nil, "a build tool: reads and builds the tree, imports nothing of it"},
 	{"internal/local", nil, "what programs of one machine share about it"},
 	{"internal/service", level0, "level 1: the front that daemons share"},
 	{"internal/clustertest", with(level0, []string{"client/...", "internal/...", "clientfuse/posix"}), "starts real binaries; speaks to them as a user does"},
