@@ -68,9 +68,18 @@ func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
 		Term:            raft.Term,
 		QueueDepth:      uint64(raft.Queue),
 	}
+	for id := range raft.Members {
+		out.Members = append(out.Members, uint64(id))
+	}
+	slices.Sort(out.Members)
 	h.mu.Lock()
 	failure := h.failure
 	h.mu.Unlock()
+	flushed, err := h.group.Flushed()
+	out.FlushedIndex = flushed
+	if failure == nil {
+		failure = err
+	}
 	if failure != nil {
 		out.Error = failure.Error()
 	}
@@ -79,7 +88,7 @@ func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	err := h.group.Read(ctx, func(r shard.Reader) error { return h.count(r, out) })
+	err = h.group.Read(ctx, func(r shard.Reader) error { return h.count(r, out) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, fserr.NotHolder) {
 		out.Error = err.Error()
 	}
@@ -246,4 +255,23 @@ func (a *adminService) Drain(ctx context.Context, request *canopyv1.DrainRequest
 		s.fail(errDrained)
 	}
 	return &canopyv1.DrainResponse{}, nil
+}
+
+// Resume lets a drained node hold shards again. It takes none from others: it is
+// elected again when one of them goes, or when a shard has no leader.
+func (a *adminService) Resume(context.Context, *canopyv1.ResumeRequest) (*canopyv1.ResumeResponse, error) {
+	s := a.server
+	select {
+	case <-s.front.Draining():
+		return nil, fserr.Status(fserr.New(fserr.NotReady, "resume", errStopping))
+	default:
+	}
+	s.drained.Store(false)
+	for _, h := range s.allHosted() {
+		if !h.leaving.Load() {
+			h.group.Resume()
+		}
+	}
+	s.front.SetServing(true)
+	return &canopyv1.ResumeResponse{}, nil
 }

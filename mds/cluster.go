@@ -57,5 +57,6 @@ func (c *clusterService) Status(context.Context, *canopyv1.StatusRequest) (*cano
 		MapRevision:   s.place.Map().Revision(),
 		EtcdReachable: s.place.Reachable(),
 		UptimeSeconds: int64(time.Since(s.started).Seconds()),
+		Drained:       s.drained.Load(),
 	}, nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/canopyfs/canopy/shard/raftgroup"
 )
 
-// followMap makes the shard table if this is a new cluster, and starts the
-// replicas that the map places here, until ctx is done.
+// followMap makes the shard table if this is a new cluster, starts the replicas
+// that the map places here and ends those that it takes away, until ctx is done.
 func (s *Server) followMap(ctx context.Context) {
 	changes, cancel := s.place.Subscribe()
 	defer cancel()
@@ -23,9 +23,10 @@ func (s *Server) followMap(ctx context.Context) {
 		}
 	}
 	for {
+		left := s.leaveUnwanted(ctx)
 		all := s.startWanted(ctx)
 		s.noteReady(all)
-		if all {
+		if all && left {
 			select {
 			case <-ctx.Done():
 				return
@@ -57,7 +58,12 @@ func (s *Server) startWanted(ctx context.Context) bool {
 	all := true
 	for _, info := range s.place.Map().Shards() {
 		for _, r := range info.Replicas {
-			if base.NodeID(r.Node) != s.Node() || s.lookup(base.ShardID(info.Shard)) != nil {
+			if base.NodeID(r.Node) != s.Node() {
+				continue
+			}
+			if h := s.lookup(base.ShardID(info.Shard)); h != nil {
+				// An earlier replica of the shard has to leave first.
+				all = all && h.group.Replica() == base.ReplicaID(r.Replica)
 				continue
 			}
 			if err := s.startReplica(ctx, info, base.ReplicaID(r.Replica)); err != nil {
@@ -98,11 +104,13 @@ func (s *Server) startReplica(ctx context.Context, info *canopyv1.ShardInfo, id 
 	}
 	h := &hosted{
 		server: s, shard: shardID, machine: machine, group: group,
-		metrics: s.metrics.ofShard(shardID), wake: make(chan struct{}, 1),
+		metrics: s.metrics.ofShard(shardID), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	run, cancel := context.WithCancel(s.run)
+	h.cancel = cancel
 	s.mu.Lock()
 	s.hosted[shardID] = h
 	s.mu.Unlock()
-	s.tasks.Go(func() error { h.run(s.run); return nil })
+	s.tasks.Go(func() error { h.run(run); return nil })
 	return nil
 }

@@ -18,6 +18,10 @@ import (
 // shard that nobody asks.
 const nudgeInterval = 2 * time.Second
 
+// passOnInterval is how often a replica that is to hold no lease looks whether it
+// was elected: as long as it leads nobody else can take the lease.
+const passOnInterval = 200 * time.Millisecond
+
 // hosted is one shard replica of this node, and this node's terms as its holder.
 type hosted struct {
 	server  *Server
@@ -27,6 +31,9 @@ type hosted struct {
 	metrics *shardMetrics
 	wake    chan struct{}          // the holder changed
 	term    atomic.Pointer[tenure] // nil: this node does not hold the lease
+	leaving atomic.Bool            // the map took the replica away: it holds no lease again
+	cancel  context.CancelFunc     // ends run
+	done    chan struct{}          // closed when run has ended
 
 	mu      sync.Mutex
 	news    news  // to be published
@@ -59,6 +66,7 @@ func (s *Server) onReplicaFailed(id base.ShardID, err error) {
 
 // run follows the shard's holder until ctx is done.
 func (h *hosted) run(ctx context.Context) {
+	defer close(h.done)
 	defer h.setTerm(ctx, nil)
 	h.follow(ctx)
 	tick := time.NewTimer(rand.N(nudgeInterval / 4))
@@ -70,6 +78,12 @@ func (h *hosted) run(ctx context.Context) {
 		case <-h.wake:
 			h.follow(ctx)
 		case <-tick.C:
+			if h.resigned() {
+				h.passOn(ctx)
+				h.follow(ctx)
+				tick.Reset(passOnInterval)
+				continue
+			}
 			h.nudge(ctx)
 			h.follow(ctx)
 			tick.Reset(nudgeInterval/2 + rand.N(nudgeInterval))
@@ -109,7 +123,7 @@ func (h *hosted) tenure() *tenure { return h.term.Load() }
 
 // nudge takes the lease if this replica leads Raft and nobody holds it.
 func (h *hosted) nudge(ctx context.Context) {
-	if h.tenure() != nil || h.server.drained.Load() {
+	if h.tenure() != nil {
 		return
 	}
 	if status := h.group.Status(); status.LeaderID == 0 || status.LeaderID != h.group.Replica() {
@@ -119,4 +133,21 @@ func (h *hosted) nudge(ctx context.Context) {
 	defer cancel()
 	// Whether it worked shows in OnHolderChange; if not the next nudge tries again.
 	_ = h.group.Read(ctx, func(shard.Reader) error { return nil })
+}
+
+// resigned tells whether this replica is to hold no lease.
+func (h *hosted) resigned() bool { return h.server.drained.Load() || h.leaving.Load() }
+
+// passOn moves the leadership on that a resigned replica was elected to.
+func (h *hosted) passOn(ctx context.Context) {
+	status := h.group.Status()
+	if status.LeaderID != h.group.Replica() || len(status.Members) < 2 || status.Self {
+		return // what it holds is released by who made it resign
+	}
+	ctx, cancel := context.WithTimeout(ctx, nudgeInterval)
+	defer cancel()
+	_ = h.group.Release(ctx) // the next look tries again
+	if !h.resigned() {
+		h.group.Resume() // it was resumed meanwhile
+	}
 }

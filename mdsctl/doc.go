@@ -3,8 +3,9 @@
 //
 // It asks the Cluster, Admin, LayoutService and Data services of the api by way
 // of client/inspect, and the namespace by the client library. It changes
-// nothing but by `node drain`. Every command prints a table, or with -o json
-// one JSON value whose field names are stable: fields are added, never renamed.
+// nothing but by `node drain` and `node resume`. Every command prints a table, or
+// with -o json one JSON value whose field names are stable: fields are added, never
+// renamed.
 // The package is for cmd/mdsctl (and for a binary that embeds the same
 // commands); nothing else imports it.
 package mdsctl

@@ -41,6 +41,7 @@ type fakeCluster struct {
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
 	drained   []string
+	resumed   []string
 }
 
 // fakeNode is what one metadata node answers.
@@ -181,6 +182,13 @@ func (s *fakeMDS) Fsck(r *canopyv1.FsckRequest, stream grpc.ServerStreamingServe
 		}
 	}
 	return stream.Send(&canopyv1.FsckFinding{Summary: true, Files: 10, Directories: 3, Orphans: 1, Bytes: 4096, Problems: uint64(len(list))})
+}
+
+func (s *fakeMDS) Resume(context.Context, *canopyv1.ResumeRequest) (*canopyv1.ResumeResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.resumed = append(s.f.resumed, s.address)
+	return &canopyv1.ResumeResponse{}, nil
 }
 
 func (s *fakeMDS) Drain(_ context.Context, r *canopyv1.DrainRequest) (*canopyv1.DrainResponse, error) {

@@ -70,7 +70,7 @@ func (a *app) fsck(ctx context.Context, data bool, settle time.Duration) error {
 	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
 		r := &fsckReport{Shards: []fsckShard{}, Findings: []finding{}}
 		for _, s := range cl.Map().GetShards() {
-			if err := r.checkShard(ctx, cl, base.ShardID(s.GetShard()), data); err != nil {
+			if err := r.checkShard(ctx, cl, base.ShardID(s.GetShard())); err != nil {
 				return err
 			}
 		}
@@ -89,9 +89,9 @@ func (a *app) fsck(ctx context.Context, data bool, settle time.Duration) error {
 	})
 }
 
-func (r *fsckReport) checkShard(ctx context.Context, cl *inspect.Cluster, shard base.ShardID, data bool) error {
+func (r *fsckReport) checkShard(ctx context.Context, cl *inspect.Cluster, shard base.ShardID) error {
 	before := r.Problems
-	sum, err := cl.Fsck(ctx, shard, data, func(f *canopyv1.FsckFinding) {
+	sum, err := cl.Fsck(ctx, shard, func(f *canopyv1.FsckFinding) {
 		r.add(finding{Shard: uint64(shard), Invariant: f.GetInvariant(), Object: f.GetObject(), Problem: f.GetProblem()})
 	})
 	if err != nil {

@@ -127,6 +127,16 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+func TestResume(t *testing.T) {
+	f := newFake(t)
+	for i, verb := range []string{"resume", "uncordon"} {
+		code, out, errs := f.run("node", verb, "2")
+		if code != 0 || len(f.resumed) != i+1 || f.resumed[i] != node2 || !strings.Contains(out, "node 2 may hold shards again") {
+			t.Errorf("%s: exit %d, %v, %s%s", verb, code, f.resumed, out, errs)
+		}
+	}
+}
+
 // Any address of the list will do.
 func TestSecondAddressAnswers(t *testing.T) {
 	f := newFake(t)

@@ -28,6 +28,7 @@ type nodeRow struct {
 	MapRevision   uint64   `json:"map_revision"`
 	Held          []uint64 `json:"shards_held"`
 	Led           []uint64 `json:"shards_led"`
+	Drained       bool     `json:"drained,omitempty"` // holds no shards until it is resumed
 	Replicas      int      `json:"replicas"`
 	Labels        []string `json:"labels,omitempty"`
 	Error         string   `json:"error,omitempty"`
@@ -42,7 +43,7 @@ func nodeRows(reports []*inspect.NodeReport) []nodeRow {
 			Node: n.GetNode(), Address: n.GetAddress(), RaftAddress: n.GetRaftAddress(), HTTPAddress: n.GetHttpAddress(),
 			Host: n.GetHost(), Pid: pidHere(n.GetHost(), n.GetPid(), here), Alive: n.GetAlive(), Answers: r.Err == nil,
 			Version: r.Status.GetVersion(), UptimeSeconds: r.Status.GetUptimeSeconds(), EtcdReachable: r.Status.GetEtcdReachable(),
-			MapRevision: r.Status.GetMapRevision(), Held: []uint64{}, Led: []uint64{}, Replicas: len(r.Shards),
+			MapRevision: r.Status.GetMapRevision(), Held: []uint64{}, Led: []uint64{}, Drained: r.Status.GetDrained(), Replicas: len(r.Shards),
 			Labels: n.GetLabels(), Error: errText(r.Err),
 		}
 		for _, s := range r.Shards {
@@ -65,7 +66,11 @@ func writeNodes(t *table, rows []nodeRow) {
 		if r.Answers {
 			up = (time.Duration(r.UptimeSeconds) * time.Second).String()
 		}
-		t.row(r.Node, r.Address, r.Host, pidText(r.Pid), yes(r.Alive), up, r.Replicas, joinIDs(r.Led), joinIDs(r.Held), r.Error)
+		held := joinIDs(r.Held)
+		if r.Drained && len(r.Held) == 0 {
+			held = "drained"
+		}
+		t.row(r.Node, r.Address, r.Host, pidText(r.Pid), yes(r.Alive), up, r.Replicas, joinIDs(r.Led), held, r.Error)
 	}
 }
 
@@ -73,7 +78,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List metadata nodes: address, pid where local, shards led and held", Args: noArgs,
 		Long: "List the metadata nodes of the placement map and what each says of itself.\n\n" +
-			"ALIVE is the node's lease in etcd. LEADS are the shards whose Raft leader it is,\nHOLDS those whose lease it has: it serves them. An idle shard has no holder until\nthe next request. PID is shown for processes of this machine.",
+			"ALIVE is the node's lease in etcd. LEADS are the shards whose Raft leader it is,\nHOLDS those whose lease it has: it serves them; \"drained\": it takes none until it\nis resumed. An idle shard has no holder until the next request. PID is shown for processes of this machine.",
 		Example: "  mdsctl node ls\n  mdsctl node ls -o json | jq '.[] | select(.alive|not)'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
@@ -87,12 +92,42 @@ func (a *app) nodeCommand() *cobra.Command {
 		Use: "drain NODE", Short: "Hand over the shards that a node holds", Args: oneArg("NODE"),
 		Long: "Have the node release the leases that it holds, each after its successor is chosen:\n" +
 			"clients wait for a moment and see no error. With --stop the process then ends.\n" +
-			"Without it the node may be given shards again.",
+			"Without it the node runs on, holding no shard, until \"mdsctl node resume\" or its\nnext start.",
 		Example: "  mdsctl node drain 2\n  mdsctl node drain 2 --stop",
 		RunE:    func(c *cobra.Command, args []string) error { return a.drain(c.Context(), args[0], stop) },
 	}
 	drain.Flags().BoolVar(&stop, "stop", false, "end the process afterwards")
-	return group("node", "Metadata nodes", ls, drain)
+	resume := &cobra.Command{
+		Use: "resume NODE", Aliases: []string{"uncordon"}, Short: "Let a drained node hold shards again", Args: oneArg("NODE"),
+		Long: "End what drain began. The node takes no shard from others: it is given one when a\n" +
+			"holder goes. (kubectl's word for it, uncordon, works too.)",
+		Example: "  mdsctl node resume 2",
+		RunE:    func(c *cobra.Command, args []string) error { return a.resume(c.Context(), args[0]) },
+	}
+	return group("node", "Metadata nodes", ls, drain, resume)
+}
+
+// withNode runs do with a connection to the cluster that has the node.
+func (a *app) withNode(ctx context.Context, arg string, do func(*inspect.Cluster, base.NodeID) error) error {
+	id, err := base.ParseNodeID(arg)
+	if err != nil {
+		return err
+	}
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		if cl.NodeInfo(id) == nil {
+			return fmt.Errorf("there is no node %v: the cluster has %d (mdsctl node ls)", id, len(cl.Map().GetNodes()))
+		}
+		return do(cl, id)
+	})
+}
+
+func (a *app) resume(ctx context.Context, arg string) error {
+	return a.withNode(ctx, arg, func(cl *inspect.Cluster, id base.NodeID) error {
+		if err := cl.Resume(ctx, id); err != nil {
+			return fmt.Errorf("resume of node %v: %w", id, err)
+		}
+		return a.emit(map[string]uint64{"node": uint64(id)}, func(t *table) { t.line(fmt.Sprintf("node %d may hold shards again", id)) })
+	})
 }
 
 type drained struct {
@@ -102,14 +137,7 @@ type drained struct {
 }
 
 func (a *app) drain(ctx context.Context, arg string, stop bool) error {
-	id, err := base.ParseNodeID(arg)
-	if err != nil {
-		return err
-	}
-	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
-		if cl.NodeInfo(id) == nil {
-			return fmt.Errorf("there is no node %v: the cluster has %d (mdsctl node ls)", id, len(cl.Map().GetNodes()))
-		}
+	return a.withNode(ctx, arg, func(cl *inspect.Cluster, id base.NodeID) error {
 		start := time.Now()
 		if err := cl.Drain(ctx, id, stop); err != nil {
 			return fmt.Errorf("drain of node %v: %w", id, err)

@@ -182,9 +182,9 @@ func (c *Cluster) replicaSum(ctx context.Context, shard base.ShardID, token uint
 
 // Fsck checks one shard at its holder. finding is called for each message that
 // is no summary; the summary is returned.
-func (c *Cluster) Fsck(ctx context.Context, shard base.ShardID, data bool, finding func(*canopyv1.FsckFinding)) (summary *canopyv1.FsckFinding, err error) {
+func (c *Cluster) Fsck(ctx context.Context, shard base.ShardID, finding func(*canopyv1.FsckFinding)) (summary *canopyv1.FsckFinding, err error) {
 	err = c.onHolder(ctx, shard, fsckTimeout, func(ctx context.Context, a canopyv1.AdminClient) error {
-		s, err := a.Fsck(ctx, &canopyv1.FsckRequest{Shard: uint64(shard), Data: data})
+		s, err := a.Fsck(ctx, &canopyv1.FsckRequest{Shard: uint64(shard)})
 		if err != nil {
 			return err
 		}
@@ -214,6 +214,14 @@ func (c *Cluster) Fsck(ctx context.Context, shard base.ShardID, data bool, findi
 func (c *Cluster) Drain(ctx context.Context, node base.NodeID, stop bool) error {
 	return c.call(ctx, c.NodeInfo(node).GetAddress(), drainTimeout, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := canopyv1.NewAdminClient(conn).Drain(ctx, &canopyv1.DrainRequest{Stop: stop})
+		return err
+	})
+}
+
+// Resume lets a drained node hold shards again.
+func (c *Cluster) Resume(ctx context.Context, node base.NodeID) error {
+	return c.call(ctx, c.NodeInfo(node).GetAddress(), c.opts.Timeout, func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := canopyv1.NewAdminClient(conn).Resume(ctx, &canopyv1.ResumeRequest{})
 		return err
 	})
 }

@@ -3,6 +3,7 @@
 //	mdsctl status             one look at nodes, shards, layout services, data servers, capacity; problems in words
 //	mdsctl node ls            metadata nodes: address, pid where local, shards led and held
 //	mdsctl node drain NODE    hand over the shards that a node holds; --stop ends it
+//	mdsctl node resume NODE   end what drain began (also: node uncordon)
 //	mdsctl shard ls           shards with holder, leader and replicas
 //	mdsctl subtree ls         subtrees with owner, epoch, files and directories
 //	mdsctl session ls         clients' sessions at every shard

@@ -31,6 +31,7 @@ type Store interface {
 	NewSnapshot() shard.Snapshot
 	NewBatch() shard.Batch
 	Flush(seq uint64) error
+	GetDurable(key []byte) (value []byte, found bool, err error)
 	Install(lo, hi []byte, fill func(set func(key, value []byte) error) error) error
 	Wipe(lo, hi []byte) error
 	Checksum(ctx context.Context, r shard.Reader, lo, hi []byte) (sum [32]byte, keys, bytes int64, err error)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/lni/dragonboat/v4"
+
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // upkeep asks for Raft snapshots (A5): after so many entries or bytes of log,
@@ -103,6 +105,16 @@ func (u *upkeep) snapshot(ctx context.Context) error {
 	u.g.metrics.snapshots.Inc()
 	u.g.log.Debug("raft snapshot", "index", index, "keep", keep, "took", time.Since(begun))
 	return nil
+}
+
+// Flushed returns the index up to which the state is on the store's disk. What
+// was applied behind it is in the log alone. It reads the disk.
+func (g *Group) Flushed() (index uint64, err error) {
+	raw, found, err := g.host.cfg.Store.GetDurable(schema.AppliedKey(g.cfg.Shard))
+	if err != nil || !found {
+		return 0, err
+	}
+	return schema.DecodeUint64(raw)
 }
 
 // Snapshot flushes the store and takes a Raft snapshot now, after which the log

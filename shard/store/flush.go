@@ -1,8 +1,12 @@
 package store
 
 import (
+	"bytes"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 // flusher makes one flush serve all that wait for it (PROTOCOLS A5).
@@ -31,6 +35,22 @@ func (s *Store) Flush(seq uint64) error {
 		}
 	}
 	return nil
+}
+
+// GetDurable returns the key's value in what a crash now would leave on the disk.
+// The value is the caller's. It reads past the caches: not for every request.
+func (s *Store) GetDurable(key []byte) (value []byte, found bool, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: key, UpperBound: append(bytes.Clone(key), 0), OnlyReadGuaranteedDurable: true,
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if it.First() {
+		v, verr := it.ValueAndErr()
+		value, found, err = bytes.Clone(v), verr == nil, verr
+	}
+	return value, found, errors.Join(err, it.Error(), it.Close())
 }
 
 // flushAll makes everything that is visible now durable.

@@ -614,6 +614,7 @@ type StatusResponse struct {
 	MapRevision   uint64                 `protobuf:"varint,4,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"`
 	EtcdReachable bool                   `protobuf:"varint,5,opt,name=etcd_reachable,json=etcdReachable,proto3" json:"etcd_reachable,omitempty"`
 	UptimeSeconds int64                  `protobuf:"varint,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
+	Drained       bool                   `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"` // holds no shards until it is resumed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -688,6 +689,13 @@ func (x *StatusResponse) GetUptimeSeconds() int64 {
 		return x.UptimeSeconds
 	}
 	return 0
+}
+
+func (x *StatusResponse) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
 }
 
 type ShardStatusRequest struct {
@@ -789,14 +797,15 @@ type ShardStatus struct {
 	LeaseEpoch      uint64                 `protobuf:"varint,7,opt,name=lease_epoch,json=leaseEpoch,proto3" json:"lease_epoch,omitempty"`
 	LeaseHolderNode uint64                 `protobuf:"varint,8,opt,name=lease_holder_node,json=leaseHolderNode,proto3" json:"lease_holder_node,omitempty"`
 	AppliedIndex    uint64                 `protobuf:"varint,9,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	FlushedIndex    uint64                 `protobuf:"varint,10,opt,name=flushed_index,json=flushedIndex,proto3" json:"flushed_index,omitempty"`
+	FlushedIndex    uint64                 `protobuf:"varint,10,opt,name=flushed_index,json=flushedIndex,proto3" json:"flushed_index,omitempty"` // what the store has on its disk: the rest is in the Raft log alone
 	Term            uint64                 `protobuf:"varint,11,opt,name=term,proto3" json:"term,omitempty"`
 	QueueDepth      uint64                 `protobuf:"varint,12,opt,name=queue_depth,json=queueDepth,proto3" json:"queue_depth,omitempty"`
 	Subtrees        []*SubtreeStatus       `protobuf:"bytes,13,rep,name=subtrees,proto3" json:"subtrees,omitempty"`
 	Sessions        uint64                 `protobuf:"varint,14,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Orphans         uint64                 `protobuf:"varint,15,opt,name=orphans,proto3" json:"orphans,omitempty"`
 	DeletionsQueued uint64                 `protobuf:"varint,16,opt,name=deletions_queued,json=deletionsQueued,proto3" json:"deletions_queued,omitempty"`
-	Error           string                 `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"` // why the replica is stopped, if it is
+	Error           string                 `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`             // why the replica is stopped, if it is
+	Members         []uint64               `protobuf:"varint,18,rep,packed,name=members,proto3" json:"members,omitempty"` // replicas of the Raft group as of applied_index
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -948,6 +957,13 @@ func (x *ShardStatus) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *ShardStatus) GetMembers() []uint64 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
 }
 
 type SubtreeStatus struct {
@@ -1489,7 +1505,6 @@ func (x *SessionInfo) GetFloor() uint64 {
 type FsckRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
-	Data          bool                   `protobuf:"varint,2,opt,name=data,proto3" json:"data,omitempty"` // also compare with the data servers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1529,13 +1544,6 @@ func (x *FsckRequest) GetShard() uint64 {
 		return x.Shard
 	}
 	return 0
-}
-
-func (x *FsckRequest) GetData() bool {
-	if x != nil {
-		return x.Data
-	}
-	return false
 }
 
 type FsckFinding struct {
@@ -1734,6 +1742,78 @@ func (*DrainResponse) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
+}
+
 var File_api_canopy_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_cluster_proto_rawDesc = "" +
@@ -1787,18 +1867,19 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x06leader\x18\x05 \x01(\bR\x06leader\x12\x10\n" +
 	"\x03pid\x18\x06 \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\a \x01(\tR\x04host\"\x0f\n" +
-	"\rStatusRequest\"\xc9\x01\n" +
+	"\rStatusRequest\"\xe3\x01\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12!\n" +
 	"\fmap_revision\x18\x04 \x01(\x04R\vmapRevision\x12%\n" +
 	"\x0eetcd_reachable\x18\x05 \x01(\bR\retcdReachable\x12%\n" +
-	"\x0euptime_seconds\x18\x06 \x01(\x03R\ruptimeSeconds\"*\n" +
+	"\x0euptime_seconds\x18\x06 \x01(\x03R\ruptimeSeconds\x12\x18\n" +
+	"\adrained\x18\a \x01(\bR\adrained\"*\n" +
 	"\x12ShardStatusRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"E\n" +
 	"\x13ShardStatusResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.canopy.v1.ShardStatusR\x06shards\"\xa1\x04\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.canopy.v1.ShardStatusR\x06shards\"\xbb\x04\n" +
 	"\vShardStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\x04R\areplica\x12\x12\n" +
@@ -1819,7 +1900,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\bsessions\x18\x0e \x01(\x04R\bsessions\x12\x18\n" +
 	"\aorphans\x18\x0f \x01(\x04R\aorphans\x12)\n" +
 	"\x10deletions_queued\x18\x10 \x01(\x04R\x0fdeletionsQueued\x12\x14\n" +
-	"\x05error\x18\x11 \x01(\tR\x05error\"\xa8\x01\n" +
+	"\x05error\x18\x11 \x01(\tR\x05error\x12\x18\n" +
+	"\amembers\x18\x12 \x03(\x04R\amembers\"\xa8\x01\n" +
 	"\rSubtreeStatus\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
@@ -1859,10 +1941,9 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\rlast_heard_ms\x18\a \x01(\x04R\vlastHeardMs\x12\x1d\n" +
 	"\n" +
 	"open_files\x18\b \x01(\x04R\topenFiles\x12\x14\n" +
-	"\x05floor\x18\t \x01(\x04R\x05floor\"7\n" +
+	"\x05floor\x18\t \x01(\x04R\x05floor\"/\n" +
 	"\vFsckRequest\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\bR\x04data\"\x91\x02\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shardJ\x04\b\x02\x10\x03R\x04data\"\x91\x02\n" +
 	"\vFsckFinding\x12\x1c\n" +
 	"\tinvariant\x18\x01 \x01(\tR\tinvariant\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -1877,17 +1958,20 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	" \x01(\rR\x05error\"\"\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
-	"\rDrainResponse2\x8b\x01\n" +
+	"\rDrainResponse\"\x0f\n" +
+	"\rResumeRequest\"\x10\n" +
+	"\x0eResumeResponse2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xbb\x03\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xfa\x03\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
 	"\x0fReplicaChecksum\x12!.canopy.v1.ReplicaChecksumRequest\x1a\".canopy.v1.ReplicaChecksumResponse\x12O\n" +
 	"\fListSessions\x12\x1e.canopy.v1.ListSessionsRequest\x1a\x1f.canopy.v1.ListSessionsResponse\x128\n" +
 	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12:\n" +
-	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponse\x12=\n" +
+	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_cluster_proto_rawDescOnce sync.Once
@@ -1901,7 +1985,7 @@ func file_api_canopy_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_cluster_proto_rawDescData
 }
 
-var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*WatchMapRequest)(nil),         // 0: canopy.v1.WatchMapRequest
 	(*PlacementMap)(nil),            // 1: canopy.v1.PlacementMap
@@ -1927,6 +2011,8 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*FsckFinding)(nil),             // 21: canopy.v1.FsckFinding
 	(*DrainRequest)(nil),            // 22: canopy.v1.DrainRequest
 	(*DrainResponse)(nil),           // 23: canopy.v1.DrainResponse
+	(*ResumeRequest)(nil),           // 24: canopy.v1.ResumeRequest
+	(*ResumeResponse)(nil),          // 25: canopy.v1.ResumeResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -1946,16 +2032,18 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	17, // 14: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
 	20, // 15: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
 	22, // 16: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
-	1,  // 17: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 18: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 19: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 20: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 21: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 22: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 23: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	23, // 24: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	17, // [17:25] is the sub-list for method output_type
-	9,  // [9:17] is the sub-list for method input_type
+	24, // 17: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
+	1,  // 18: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 19: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 20: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 21: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 22: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 23: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 24: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	23, // 25: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	25, // 26: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1972,7 +2060,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_cluster_proto_rawDesc), len(file_api_canopy_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -179,6 +179,7 @@ const (
 	Admin_ListSessions_FullMethodName    = "/canopy.v1.Admin/ListSessions"
 	Admin_Fsck_FullMethodName            = "/canopy.v1.Admin/Fsck"
 	Admin_Drain_FullMethodName           = "/canopy.v1.Admin/Drain"
+	Admin_Resume_FullMethodName          = "/canopy.v1.Admin/Resume"
 )
 
 // AdminClient is the client API for Admin service.
@@ -199,6 +200,8 @@ type AdminClient interface {
 	Fsck(ctx context.Context, in *FsckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FsckFinding], error)
 	// Drain releases all leases of the node; with stop = true the process ends.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Resume ends a drain: the node may hold shards again.
+	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 }
 
 type adminClient struct {
@@ -278,6 +281,16 @@ func (c *adminClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeResponse)
+	err := c.cc.Invoke(ctx, Admin_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -296,6 +309,8 @@ type AdminServer interface {
 	Fsck(*FsckRequest, grpc.ServerStreamingServer[FsckFinding]) error
 	// Drain releases all leases of the node; with stop = true the process ends.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Resume ends a drain: the node may hold shards again.
+	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -323,6 +338,9 @@ func (UnimplementedAdminServer) Fsck(*FsckRequest, grpc.ServerStreamingServer[Fs
 }
 func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -446,6 +464,24 @@ func _Admin_Drain_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Resume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Resume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Resume(ctx, req.(*ResumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -472,6 +508,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Drain",
 			Handler:    _Admin_Drain_Handler,
+		},
+		{
+			MethodName: "Resume",
+			Handler:    _Admin_Resume_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,128 @@
+package mds_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/placement"
+)
+
+// move makes the map name a fresh replica on one node in place of another's.
+func (c *cluster) move(place *placement.Store, id base.ShardID, from, to int) {
+	c.t.Helper()
+	info, revision, err := place.GetShard(c.t.Context(), id)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	info = proto.CloneOf(info)
+	for _, r := range info.Replicas {
+		if r.Node == uint64(from+1) {
+			r.Node, r.Replica = uint64(to+1), info.NextReplica
+		}
+	}
+	info.NextReplica++
+	if _, err := place.PutShard(c.t.Context(), info, revision); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) status(i int) []*canopyv1.ShardStatus {
+	c.t.Helper()
+	admin := canopyv1.NewAdminClient(connect(c.t, c.nodes[i].Addr()))
+	r, err := admin.ShardStatus(c.t.Context(), &canopyv1.ShardStatusRequest{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r.Shards
+}
+
+// A replica that the map takes away from a running node, the holder's too, goes
+// when the shard no longer needs it, and the node can have another one later
+// (PROTOCOLS A6).
+func TestTheMapTakesAReplicaAway(t *testing.T) {
+	for _, shape := range []placement.Bootstrap{{Nodes: 4, Replicas: 3, Shards: 1}, {Nodes: 2, Replicas: 1, Shards: 1}} {
+		t.Run(fmt.Sprint(shape.Replicas, " replicas"), func(t *testing.T) {
+			c := newCluster(t, shape, nil)
+			place, err := placement.Open(t.Context(), placement.Config{Endpoints: []string{c.etcd.Address()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { place.Close() })
+			k := c.caller(7).open(1)
+			spare := shape.Nodes - 1
+			for round := range 3 {
+				k.must(1, k.write(create(1, fmt.Sprint("before", round))))
+				from := c.holder(1)
+				c.move(place, 1, from, spare)
+				k.must(1, k.write(create(1, fmt.Sprint("while", round))))
+				eventually(t, "the old replica goes", func() bool { return len(c.status(from)) == 0 })
+				eventually(t, "the new one counts", func() bool {
+					s := c.status(spare)
+					return len(s) == 1 && s[0].AppliedIndex > 0 && len(s[0].Members) == shape.Replicas
+				})
+				for i := range round + 1 {
+					k.must(1, lookup(1, fmt.Sprint("before", i)))
+					k.must(1, lookup(1, fmt.Sprint("while", i)))
+				}
+				spare = from
+			}
+		})
+	}
+}
+
+// A drained node is no holder until it is resumed.
+func TestADrainedNodeIsResumed(t *testing.T) {
+	c := newCluster(t, triple, nil)
+	k := c.caller(7).open(1)
+	k.must(1, k.write(create(1, "a")))
+	from := c.holder(1)
+	admin := canopyv1.NewAdminClient(connect(t, c.nodes[from].Addr()))
+	cluster := canopyv1.NewClusterClient(connect(t, c.nodes[from].Addr()))
+	drained := func() bool {
+		s, err := cluster.Status(t.Context(), &canopyv1.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Drained
+	}
+	if _, err := admin.Drain(t.Context(), &canopyv1.DrainRequest{}); err != nil || !drained() {
+		t.Fatalf("%v, drained %v", err, drained())
+	}
+	k.must(1, k.write(create(1, "b")))
+	other := c.holder(1)
+	if other == from {
+		t.Fatal("the drained node holds the shard")
+	}
+	if _, err := admin.Resume(t.Context(), &canopyv1.ResumeRequest{}); err != nil || drained() {
+		t.Fatalf("%v, drained %v", err, drained())
+	}
+	// With the third node drained too, only the resumed one can take over.
+	third := canopyv1.NewAdminClient(connect(t, c.nodes[3-from-other].Addr()))
+	if _, err := third.Drain(t.Context(), &canopyv1.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	c.kill(other)
+	k.must(1, k.write(create(1, "c")))
+	eventually(t, "the resumed node holds the shard", func() bool { return c.holder(1) == from })
+}
+
+// ShardStatus says what a crash would leave of the state.
+func TestFlushedIndexIsReported(t *testing.T) {
+	c := newCluster(t, single, nil)
+	k := c.caller(7).open(1)
+	k.must(1, k.write(create(1, "a")))
+	if s := c.status(0)[0]; s.FlushedIndex >= s.AppliedIndex {
+		t.Errorf("flushed %d, applied %d: nothing flushed the last entry", s.FlushedIndex, s.AppliedIndex)
+	}
+	applied := c.status(0)[0].AppliedIndex
+	c.drain(0) // closing the store flushes it
+	c.start(0)
+	c.waitReady(0)
+	if s := c.status(0)[0]; s.FlushedIndex < applied {
+		t.Errorf("flushed %d after a restart, %d was applied before", s.FlushedIndex, applied)
+	}
+}
