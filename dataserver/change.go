@@ -19,9 +19,12 @@ import (
 // sync; how long the server waits for a newer map that a member told of.
 const (
 	replicaPatience = 700 * time.Millisecond
-	replicaTimeout  = 10 * time.Second
-	replicaRetry    = 10 * time.Millisecond
-	newerMapWait    = 2 * time.Second
+	// behindPatience is for a member that answers, but is behind: it has not got
+	// the map yet. It is alive; taking it out would cost a recovery.
+	behindPatience = 3 * time.Second
+	replicaTimeout = 10 * time.Second
+	replicaRetry   = 10 * time.Millisecond
+	newerMapWait   = 2 * time.Second
 )
 
 // change is one modification of a column by the primary: made here and on all
@@ -159,18 +162,46 @@ func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Reque
 		if failing.IsZero() {
 			failing = time.Now()
 		}
-		if hard := kind == fserr.IO || kind == fserr.Internal; hard || time.Since(failing) > replicaPatience {
+		if hard := kind == fserr.IO || kind == fserr.Internal; hard || time.Since(failing) > patienceWith(err) {
 			if err := g.reportOut(ctx, id, err); err != nil {
 				return err
 			}
 			continue
 		}
 		select {
-		case <-time.After(replicaRetry/2 + rand.N(replicaRetry<<min(attempt, 4))):
+		case <-time.After(retryPause(attempt)):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// retryPause grows, with jitter.
+func retryPause(attempt int) time.Duration {
+	return replicaRetry/2 + rand.N(replicaRetry<<min(attempt, 4))
+}
+
+// behindError is what a member answered that has not caught up yet.
+type behindError struct{ error }
+
+func (b behindError) Unwrap() error { return b.error }
+
+// patienceWith returns how long a member may fail so.
+func patienceWith(err error) time.Duration {
+	if errors.As(err, new(behindError)) {
+		return behindPatience
+	}
+	return replicaPatience
+}
+
+// answered makes an error of a member's answer.
+func answered(id base.NodeID, response *link.Response) error {
+	kind := fserr.Kind(response.Error)
+	err := fserr.New(kind, fmt.Sprintf("server %d", id), errors.New(response.Detail))
+	if kind == fserr.NotReady {
+		return behindError{err}
+	}
+	return err
 }
 
 // forwardOnce tries once, as long as the epoch lasts.
@@ -194,7 +225,7 @@ func (g *group) forwardOnce(ctx context.Context, id base.NodeID, request *link.R
 		g.awaitEpoch(ctx, response.PgEpoch)
 		return kind, &epochError{response.PgEpoch, epoch}
 	}
-	return kind, fserr.New(kind, fmt.Sprintf("server %d", id), errors.New(response.Detail))
+	return kind, answered(id, response)
 }
 
 // awaitEpoch waits a while until this server has adopted the epoch.

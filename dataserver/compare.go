@@ -3,7 +3,6 @@ package dataserver
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"google.golang.org/grpc/mem"
@@ -34,7 +33,7 @@ func (g *group) ask(ctx context.Context, id base.NodeID, key chunkstore.Key, hea
 	}
 	if response.Error != 0 {
 		response.Free()
-		return nil, fserr.New(fserr.Kind(response.Error), fmt.Sprintf("server %d", id), errors.New(response.Detail))
+		return nil, answered(id, response)
 	}
 	return response, nil
 }

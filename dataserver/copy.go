@@ -3,7 +3,6 @@ package dataserver
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -18,18 +17,19 @@ import (
 // patiently repeats what fails because the member is behind or its connection
 // broke, for a while.
 func (g *group) patiently(ctx context.Context, do func() error) error {
-	for until := time.Now().Add(replicaPatience); ; {
+	began := time.Now()
+	for attempt := 0; ; attempt++ {
 		err := do()
 		switch fserr.KindOf(err) {
 		case fserr.NotReady, fserr.Busy, fserr.OldEpoch:
 		default:
 			return err
 		}
-		if time.Now().After(until) {
+		if time.Since(began) > patienceWith(err) {
 			return err
 		}
 		select {
-		case <-time.After(replicaRetry + rand.N(replicaRetry)):
+		case <-time.After(retryPause(attempt)):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -3,6 +3,7 @@ package dataserver
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ const (
 	epochWait      = time.Second
 	activationWait = 5 * time.Second
 	groupTick      = 500 * time.Millisecond
+	// recoveryPause is the longest time between two attempts to recover a member.
+	recoveryPause = 4 * groupTick
 )
 
 // group is this server's part in one placement group. Lock order: log.mu, mu.
@@ -204,9 +207,10 @@ func (g *group) standing(id base.NodeID) standing {
 func (g *group) run(ctx context.Context) {
 	tick := time.NewTicker(groupTick)
 	defer tick.Stop()
+	var pace pace
 	for ctx.Err() == nil {
 		pg, active, changed := g.state()
-		if g.leads(pg) && g.s.lease.valid() {
+		if pace.due(pg.Epoch) && g.leads(pg) && g.s.lease.valid() {
 			under, cancel := context.WithCancel(ctx)
 			stop := cancelWhen(under, cancel, changed)
 			var err error
@@ -217,6 +221,7 @@ func (g *group) run(ctx context.Context) {
 			}
 			cancel()
 			stop()
+			pace.outcome(pg.Epoch, err != nil && active)
 			if err != nil && ctx.Err() == nil {
 				g.s.logger.Info("placement group", "pool", g.pool, "pg", g.pg, "epoch", pg.Epoch, "error", err)
 			}
@@ -227,6 +232,29 @@ func (g *group) run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// pace spaces the attempts to recover members under one epoch: they fail as long
+// as a member is stopping, or unreachable and still taken for alive.
+type pace struct {
+	epoch  uint64 // of the failures; 0: none
+	pause  time.Duration
+	notYet time.Time
+}
+
+func (p *pace) due(epoch uint64) bool { return epoch != p.epoch || !time.Now().Before(p.notYet) }
+
+func (p *pace) outcome(epoch uint64, failed bool) {
+	switch {
+	case !failed:
+		*p = pace{}
+		return
+	case p.epoch == epoch:
+		p.pause = min(2*p.pause, recoveryPause)
+	default:
+		*p = pace{epoch: epoch, pause: groupTick}
+	}
+	p.notYet = time.Now().Add(p.pause/2 + rand.N(p.pause))
 }
 
 // cancelWhen cancels when the channel is closed; the returned function waits for

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -31,11 +34,22 @@ type Link struct {
 	config Config
 	conn   *grpc.ClientConn
 
-	mu     sync.Mutex
-	stream *stream // nil: none, or broken
-	closed bool
-	wg     sync.WaitGroup // goroutines of streams
+	mu        sync.Mutex
+	stream    *stream // nil: none, or broken
+	judged    *stream // the last one that broke, as far as is known
+	failures  int     // streams in a row that never answered
+	notBefore time.Time
+	closed    bool
+	wg        sync.WaitGroup // goroutines of streams
 }
+
+// Pauses between streams that never answered, such as those to a server that is
+// stopping or starting: each halved or more by chance, so that a server's peers do
+// not come back together.
+const (
+	reopenMin = 20 * time.Millisecond
+	reopenMax = 500 * time.Millisecond
+)
 
 // ErrBroken is the cause of a NotReady error when the connection failed while
 // the request was under way: it may or may not have been executed.
@@ -99,7 +113,9 @@ func (l *Link) Do(ctx context.Context, request *Request) (*Response, error) {
 	}
 }
 
-// open returns the stream that works, or a new one.
+// open returns the stream that works, or a new one. After streams that never
+// answered it fails for a while: whoever tries again must not cost the server a
+// stream each time.
 func (l *Link) open() (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,6 +124,12 @@ func (l *Link) open() (*stream, error) {
 	}
 	if l.stream != nil && !l.stream.isBroken() {
 		return l.stream, nil
+	}
+	if l.stream != nil && l.stream != l.judged {
+		l.judgeLocked(l.stream)
+	}
+	if l.stream != nil && time.Now().Before(l.notBefore) {
+		return nil, l.stream.broken()
 	}
 	ctx, cancel := context.WithCancel(l.config.Caller().Context(context.Background()))
 	s := &stream{
@@ -126,6 +148,18 @@ func (l *Link) open() (*stream, error) {
 	return s, nil
 }
 
+// judgeLocked decides when the next stream may be opened after one that broke.
+func (l *Link) judgeLocked(s *stream) {
+	l.judged = s
+	if s.answered.Load() {
+		l.failures, l.notBefore = 0, time.Time{}
+		return
+	}
+	pause := min(reopenMin<<min(l.failures, 8), reopenMax)
+	l.failures++
+	l.notBefore = time.Now().Add(pause/2 + rand.N(pause/2))
+}
+
 // call is one request under way.
 type call struct {
 	request *Request
@@ -139,6 +173,8 @@ type stream struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	queue   chan *call
+
+	answered atomic.Bool // the server has answered a request
 
 	mu      sync.Mutex
 	pending map[uint64]*call // nil once broken
@@ -253,6 +289,7 @@ func (s *stream) receive(rpc canopyv1.Data_AccessClient) {
 			s.fail(err)
 			return
 		}
+		s.answered.Store(true)
 		if c := s.take(response.Id); c != nil {
 			c.done <- response
 		} else {
