@@ -70,3 +70,14 @@ func TestPlanRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestCalledByMount(t *testing.T) {
+	for args, want := range map[string]bool{
+		"127.0.0.1:7400 /mnt -o rw,dev,suid": true, "h:1,h:2:/sub /mnt": true,
+		"": false, "up": false, "up /mnt": false, "frob": false, "help /mnt": false, "mds --data /d": false,
+	} {
+		if got := calledByMount(newCommand(), strings.Fields(args)); got != want {
+			t.Errorf("canopy %s: %v, want %v", args, got, want)
+		}
+	}
+}
