@@ -351,8 +351,14 @@ func (n *fakeNode) Events(stream grpc.BidiStreamingServer[canopyv1.EventsRequest
 
 func (n *fakeNode) ReportOpens(_ context.Context, r *canopyv1.ReportOpensRequest) (*canopyv1.ReportOpensResponse, error) {
 	s := n.c.shards[base.ShardID(r.Shard)]
+	answer := &canopyv1.ReportOpensResponse{}
 	s.mu.Lock()
 	holder := s.holder
+	for _, p := range r.Opened { // in the root's subtree, if anywhere
+		if now, err := s.machine.Locate(s.store, 1, p); err == nil && string(now.Name) != string(p.Name) {
+			answer.Moved = append(answer.Moved, now)
+		}
+	}
 	s.mu.Unlock()
 	if holder != n {
 		return &canopyv1.ReportOpensResponse{Error: uint32(fserr.NotHolder)}, nil
@@ -360,7 +366,7 @@ func (n *fakeNode) ReportOpens(_ context.Context, r *canopyv1.ReportOpensRequest
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	n.c.opens = append(n.c.opens, r)
-	return &canopyv1.ReportOpensResponse{}, nil
+	return answer, nil
 }
 
 func (c *fakeCluster) setHook(hook func(n *fakeNode, op *canopyv1.Op, floor uint64) verdict) {

@@ -51,3 +51,19 @@ func TestMovedSubtreeKeepsTheNumber(t *testing.T) {
 		t.Errorf("sent with numbers %v, want three times the same", seqs)
 	}
 }
+
+// PROTOCOLS H1: the answer to a report of open files says where they are that
+// another client has moved, and the client addresses them there from then on.
+func TestOpenFilesFollowReports(t *testing.T) {
+	f := newFake(t, 1)
+	c, other := f.connect(t, newMemData()), f.connect(t, newMemData())
+	file := create(t, c, "a")
+	defer file.Close(t.Context())
+	if _, _, err := other.Rename(t.Context(), root, other.Root(), "a", other.Root(), "b", 0); err != nil {
+		t.Fatal(err)
+	}
+	c.opens.askFull(1)
+	eventually(t, "the client knows the new name, though it asked for nothing", func() bool {
+		return string(file.Inode().place().Name) == "b"
+	})
+}
