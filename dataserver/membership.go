@@ -150,6 +150,7 @@ func final(err error) bool {
 }
 
 func (m *membership) register(ctx context.Context, registered func(*canopyv1.RegisterServerResponse) error) error {
+	quiet := time.Now().Add(3 * time.Second) // at a cluster's start the layout service may come later
 	for delay := memberRetryMin; ; {
 		asked := m.lease.clock()
 		var answer *canopyv1.RegisterServerResponse
@@ -170,7 +171,10 @@ func (m *membership) register(ctx context.Context, registered func(*canopyv1.Reg
 		if final(err) {
 			return fmt.Errorf("the layout service refuses this data server: %w", err)
 		}
-		m.logger.Debug("registration", "error", err)
+		if now := time.Now(); now.After(quiet) {
+			m.logger.Warn("no layout service takes this data server yet; it serves nothing until one does", "error", err)
+			quiet = now.Add(10 * time.Second)
+		}
 		select {
 		case <-time.After(delay/2 + rand.N(delay)):
 			delay = min(delay*3/2, memberRetryMax)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +43,12 @@ type Store struct {
 func Open(ctx context.Context, config Config) (*Store, error) {
 	if len(config.Endpoints) == 0 {
 		return nil, errors.New("placement: no etcd address is given")
+	}
+	for _, e := range config.Endpoints {
+		_, port, err := net.SplitHostPort(e)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 {
+			return nil, fmt.Errorf("etcd address %q: want HOST:PORT", e)
+		}
 	}
 	if config.Prefix == "" {
 		config.Prefix = DefaultPrefix
@@ -133,6 +141,9 @@ func (s *Store) request(ctx context.Context, op string, fn func(context.Context)
 	ctx, cancel := context.WithTimeout(ctx, s.config.DialTimeout)
 	defer cancel()
 	if err := fn(ctx); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer (is it running, and reachable from here?): %w", err)
+		}
 		return fserr.New(fserr.NotReady, op, fmt.Errorf("etcd at %s: %w", strings.Join(s.config.Endpoints, ","), err))
 	}
 	return nil

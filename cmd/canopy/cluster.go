@@ -73,6 +73,15 @@ func (c *cluster) start(ctx context.Context) error {
 	return c.parts.waitFor(ctx, all)
 }
 
+// reachEtcd tells whether an outside etcd answers.
+func reachEtcd(ctx context.Context, addresses []string) error {
+	s, err := placement.Open(ctx, placement.Config{Endpoints: addresses, DialTimeout: 5 * time.Second})
+	if err != nil {
+		return fmt.Errorf("--etcd: %w", err)
+	}
+	return s.Close()
+}
+
 func (c *cluster) startEtcd(ctx context.Context) error {
 	c.etcd = c.plan.Etcd
 	if len(c.etcd) > 0 {

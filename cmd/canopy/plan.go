@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // planFormat is the version of the plan file. A newer one is refused.
@@ -170,14 +172,25 @@ func (p *plan) save(dir string) error {
 }
 
 // settle returns the plan to run: the stored one if there is one, which must
-// agree with the flags that were given, else a new one from the flags.
-func settle(dir string, flags plan, given func(flag string) bool) (*plan, error) {
+// agree with the flags that were given, else a new one from the flags. An outside
+// etcd's addresses may change. reach tells whether one answers: a plan with a
+// wrong address is not kept.
+func settle(dir string, flags plan, given func(flag string) bool, reach func(etcd []string) error) (*plan, error) {
 	stored, err := loadPlan(dir)
 	if err != nil {
 		return nil, err
 	}
 	if stored == nil {
-		return newPlan(dir, flags)
+		return newPlan(dir, flags, reach)
+	}
+	if given("etcd") && len(stored.Etcd) > 0 && len(flags.Etcd) > 0 && !slices.Equal(stored.Etcd, flags.Etcd) {
+		if err := reach(flags.Etcd); err != nil {
+			return nil, err
+		}
+		stored.Etcd = flags.Etcd // that it is the same cluster's, the nodes check
+		if err := stored.save(dir); err != nil {
+			return nil, err
+		}
 	}
 	for _, c := range []struct {
 		flag       string
@@ -188,16 +201,22 @@ func settle(dir string, flags plan, given func(flag string) bool) (*plan, error)
 		{"shards", stored.Shards, flags.Shards},
 		{"data-servers", stored.DataServers, flags.DataServers},
 		{"listen", stored.Listen, flags.Listen},
-		{"etcd", fmt.Sprint(stored.Etcd), fmt.Sprint(flags.Etcd)},
 	} {
 		if given(c.flag) && c.have != c.want {
 			return nil, fmt.Errorf("%s was made with --%s %v: leave the flag out, or use another --data", dir, c.flag, c.have)
 		}
 	}
+	if given("etcd") && (len(stored.Etcd) > 0) != (len(flags.Etcd) > 0) {
+		how := "an embedded etcd"
+		if len(stored.Etcd) > 0 {
+			how = "--etcd " + strings.Join(stored.Etcd, ",")
+		}
+		return nil, fmt.Errorf("%s was made with %s: leave the flag out, or use another --data", dir, how)
+	}
 	return stored, stored.checkFree()
 }
 
-func newPlan(dir string, flags plan) (*plan, error) {
+func newPlan(dir string, flags plan, reach func(etcd []string) error) (*plan, error) {
 	p := flags
 	p.Format = planFormat
 	if err := p.validate(); err != nil {
@@ -214,6 +233,11 @@ func newPlan(dir string, flags plan) (*plan, error) {
 	}
 	if err := p.assign(); err != nil {
 		return nil, err
+	}
+	if len(p.Etcd) > 0 {
+		if err := reach(p.Etcd); err != nil {
+			return nil, err
+		}
 	}
 	return &p, p.save(dir)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,9 +14,45 @@ func flagsFor() plan {
 
 func none(string) bool { return false }
 
+func reached([]string) error { return nil }
+
+// A wrong --etcd leaves nothing behind, and a right one can move.
+func TestPlanFollowsAnOutsideEtcd(t *testing.T) {
+	dir := t.TempDir()
+	given := func(f string) bool { return f == "etcd" }
+	with := func(etcd ...string) plan {
+		p := flagsFor()
+		p.Etcd = etcd
+		return p
+	}
+	away := func([]string) error { return errors.New("no answer") }
+	if _, err := settle(dir, with("wrong:1"), given, away); err == nil {
+		t.Fatal("an etcd that does not answer was taken")
+	}
+	if _, err := settle(dir, with("right:1"), given, reached); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := settle(dir, with("wrong:1"), given, away); err == nil {
+		t.Fatal("a move to an etcd that does not answer was taken")
+	}
+	if p, err := settle(dir, with("right:1", "right:2"), given, reached); err != nil || len(p.Etcd) != 2 {
+		t.Fatalf("%v, %v", p, err)
+	}
+	if p, err := settle(dir, flagsFor(), none, reached); err != nil || len(p.Etcd) != 2 {
+		t.Fatalf("%v, %v", p, err)
+	}
+	embedded := t.TempDir()
+	if _, err := settle(embedded, flagsFor(), none, reached); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := settle(embedded, with("right:1"), given, reached); err == nil || !strings.Contains(err.Error(), "embedded etcd") {
+		t.Fatalf("from an embedded etcd to an outside one: %v", err)
+	}
+}
+
 func TestPlanIsKeptOverRestarts(t *testing.T) {
 	dir := t.TempDir()
-	first, err := settle(dir, flagsFor(), none)
+	first, err := settle(dir, flagsFor(), none, reached)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +64,7 @@ func TestPlanIsKeptOverRestarts(t *testing.T) {
 		}
 		seen[a] = role
 	}
-	again, err := settle(dir, flagsFor(), none)
+	again, err := settle(dir, flagsFor(), none, reached)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +83,7 @@ func TestPlanRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := t.TempDir()
-	if _, err := settle(used, flagsFor(), none); err != nil {
+	if _, err := settle(used, flagsFor(), none, reached); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -64,7 +101,7 @@ func TestPlanRefuses(t *testing.T) {
 	} {
 		p := flagsFor()
 		c.change(&p)
-		_, err := settle(c.dir, p, func(f string) bool { return f == c.given })
+		_, err := settle(c.dir, p, func(f string) bool { return f == c.given }, reached)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want something with %q", name, err, c.want)
 		}

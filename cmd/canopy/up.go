@@ -97,7 +97,7 @@ func (u *up) run(ctx context.Context, out io.Writer, given func(string) bool) (e
 		return err
 	}
 	defer release()
-	p, err := settle(dir, u.plan, given)
+	p, err := settle(dir, u.plan, given, func(etcd []string) error { return reachEtcd(ctx, etcd) })
 	if err != nil {
 		return err
 	}

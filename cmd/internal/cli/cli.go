@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -41,8 +42,14 @@ func Main(cmd *cobra.Command) int {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return 0
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.Name(), oneLine(err))
+	fmt.Fprintln(cmd.ErrOrStderr(), withoutEcho(cmd.Name()+": "+oneLine(err)))
 	return 1
+}
+
+// withoutEcho drops what repeats the part before it: a command, its part and the
+// package behind may have one name.
+func withoutEcho(line string) string {
+	return strings.Join(slices.Compact(strings.Split(line, ": ")), ": ")
 }
 
 func oneLine(err error) string {

@@ -78,6 +78,16 @@ func TestErrorOfSeveralLinesIsOne(t *testing.T) {
 	}
 }
 
+func TestEchoesAreDropped(t *testing.T) {
+	for line, want := range map[string]string{
+		"mds: mds: raft address": "mds: raft address", "canopy: layoutsvc: layoutsvc: x: y": "canopy: layoutsvc: x: y", "a: b: a: b": "a: b: a: b",
+	} {
+		if got := withoutEcho(line); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestLoggerRefusesUnknownLevelAndFormat(t *testing.T) {
 	for _, d := range []Daemon{{LogLevel: "loud", LogFormat: "text"}, {LogLevel: "info", LogFormat: "xml"}} {
 		if _, err := d.Logger(io.Discard); err == nil {
