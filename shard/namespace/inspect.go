@@ -103,8 +103,8 @@ type DeletionInfo struct {
 	Subtree base.SubtreeID
 	DataID  base.DataID
 	Layout  *canopyv1.Layout
-	// SizeBytes bounds where bytes can be; MaxFileSize when a client may have
-	// written bytes that it never reported.
+	// SizeBytes bounds where columns can be; MaxFileSize when the file was
+	// truncated, or a client may have written bytes that it never reported.
 	SizeBytes uint64
 	SinceNS   int64
 }

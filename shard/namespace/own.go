@@ -169,7 +169,7 @@ func (b *batch) queueDeletion(n *schema.Inode) error {
 		return nil
 	}
 	size := n.HighBytes
-	if lost {
+	if lost || n.SizeEpoch > 1 { // each column keeps the cuts, also where no bytes ever were
 		size = schema.MaxFileSize
 	}
 	return b.set(schema.DeletionKey(b.id, b.subtree, n.DataID),
