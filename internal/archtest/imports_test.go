@@ -29,6 +29,8 @@ var rules = []rule{
 	{"internal/invariants", nil, "level 0"},
 	{"internal/protogen", nil, "a build tool"},
 	{"internal/archtest", nil, "reads the tree as text"},
+	{"internal/await", nil, "for tests: the one poll loop"},
+	{"internal/loopback", nil, "for tests: addresses of their own"},
 	{"internal/mutation", nil, "a build tool: reads and builds the tree, imports nothing of it"},
 	{"internal/local", nil, "what programs of one machine share about it"},
 	{"internal/service", level0, "level 1: the front that daemons share"},

@@ -1,0 +1,43 @@
+// Package await is where tests wait: for a condition, never for a length of time.
+// It is the one poll loop of the tests, and only they use it.
+package await
+
+import (
+	"testing"
+	"time"
+)
+
+const (
+	firstPause = time.Millisecond
+	longPause  = 20 * time.Millisecond
+)
+
+// Until returns as soon as ok does, and ends the test if that takes longer than
+// within. ok runs in the caller's goroutine. Choose within generously: a test that
+// passes never waits for it, and on an overloaded machine all takes its time.
+func Until(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for pause := firstPause; !ok(); pause = min(2*pause, longPause) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s", within, what)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Nil is Until for a check that says what is missing.
+func Nil(t testing.TB, within time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s: %v", within, what, err)
+		}
+		time.Sleep(pause)
+	}
+}
