@@ -157,7 +157,7 @@ func (l *link) submit(ctx context.Context, cl *call) error {
 	cl.link, cl.op.Id = l, l.nextID
 	cl.state, cl.result, cl.err = callQueued, nil, nil
 	l.queue = append(l.queue, cl)
-	alone := len(l.queue) == 1 && len(l.flight) < sendersOwn && l.open && l.out != nil
+	alone := len(l.queue) <= sendersBatch && len(l.flight) < sendersOwn && l.open && l.out != nil
 	l.mu.Unlock()
 	if !alone || !l.sendNow() {
 		l.poke()

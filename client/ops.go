@@ -62,15 +62,21 @@ func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string)
 	op := dir.op(cred)
 	op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(dir.ino), Name: []byte(name)}}
 	res, err := c.do(ctx, opLookup, op)
-	if err != nil {
+	if res == nil {
 		c.cache.dropName(dir.ino, name)
-		if res.GetDirAttr() != nil {
-			dirAttr = c.sawDir(dir, res.DirAttr, asked)
-		}
-		return nil, nil, dirAttr, err
+		return nil, nil, nil, err
 	}
+	return c.lookedUp(dir, name, res, asked)
+}
+
+// lookedUp takes in the answer to a lookup.
+func (c *Client) lookedUp(dir *Inode, name string, res *canopyv1.Result, asked time.Time) (n *Inode, attr, dirAttr *Attr, err error) {
 	if res.DirAttr != nil {
 		dirAttr = c.sawDir(dir, res.DirAttr, asked)
+	}
+	if res.Error != 0 {
+		c.cache.dropName(dir.ino, name)
+		return nil, nil, dirAttr, &fserr.Error{Kind: fserr.Kind(res.Error), Op: opLookup.String(), Err: detail(res)}
 	}
 	n, attr, err = c.entered(dir, name, res.Attr, asked)
 	return n, attr, dirAttr, err

@@ -15,6 +15,10 @@ type operateStream = canopyv1.Metadata_OperateClient
 // saves a change of goroutine. With more the writer sends, in larger batches.
 const sendersOwn = 2
 
+// sendersBatch is up to how many operations a caller sends: its own, and what it
+// posted ahead of it.
+const sendersBatch = 8
+
 // write sends what is queued, in batches, until the stream ends.
 func (l *link) write(ctx context.Context, stream operateStream) error {
 	for {

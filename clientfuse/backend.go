@@ -32,6 +32,17 @@ type created struct {
 	file    file
 }
 
+// nameIn is a name in a directory.
+type nameIn struct {
+	dir  inode
+	name string
+}
+
+// ahead is the answer to a lookup that was asked ahead: see client.Ahead.
+type ahead interface {
+	Take() (n inode, attr, dirAttr *client.Attr, err error)
+}
+
 // backend is what the mount needs of *client.Client, whose documentation holds
 // for each method. It exists so that the mount can be tested over a file system
 // in memory. setAttr's handle may be nil. Every inode that is returned without
@@ -43,6 +54,8 @@ type backend interface {
 	Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (n inode, attr, dirAttr *client.Attr, err error)
 	Parent(ctx context.Context, cred client.Cred, dir inode) (inode, *client.Attr, error)
 	GetAttr(ctx context.Context, cred client.Cred, n inode) (*client.Attr, error)
+	// GetAttrAhead also looks up names, which need no reference to their directories.
+	GetAttrAhead(ctx context.Context, cred client.Cred, n inode, names []nameIn) (*client.Attr, []ahead, error)
 	SetAttr(ctx context.Context, cred client.Cred, n inode, set client.SetAttr, handle file) (*client.Attr, error)
 	Access(ctx context.Context, cred client.Cred, n inode, mask uint32) error
 	StatFS(ctx context.Context) (*client.StatFS, error)
@@ -112,6 +125,30 @@ func (b clientBackend) Parent(ctx context.Context, cred client.Cred, dir inode) 
 
 func (b clientBackend) GetAttr(ctx context.Context, cred client.Cred, n inode) (*client.Attr, error) {
 	return b.c.GetAttr(ctx, cred, own(n))
+}
+
+// clientAhead is a *client.Ahead as an ahead.
+type clientAhead struct{ *client.Ahead }
+
+func (a clientAhead) Take() (inode, *client.Attr, *client.Attr, error) {
+	n, attr, dirAttr, err := a.Ahead.Take()
+	if err != nil {
+		return nil, nil, dirAttr, err
+	}
+	return n, attr, dirAttr, nil
+}
+
+func (b clientBackend) GetAttrAhead(ctx context.Context, cred client.Cred, n inode, names []nameIn) (*client.Attr, []ahead, error) {
+	ask := make([]client.Name, len(names))
+	for i, name := range names {
+		ask[i] = client.Name{Dir: own(name.dir), Name: name.name}
+	}
+	attr, answers, err := b.c.GetAttrAhead(ctx, cred, own(n), ask)
+	out := make([]ahead, len(answers))
+	for i := range answers {
+		out[i] = clientAhead{&answers[i]}
+	}
+	return attr, out, err
 }
 
 func (b clientBackend) SetAttr(ctx context.Context, cred client.Cred, n inode, set client.SetAttr, handle file) (*client.Attr, error) {

@@ -27,7 +27,7 @@ type call struct {
 	interrupted <-chan struct{}
 	uid, gid    uint32
 	tid         uint32
-	last        *lookedUp // what the thread's last request brought, if that was a LOOKUP
+	last        *lastCall // what the thread's last request left
 
 	// Place in the watch's list, guarded by its shard's mu.
 	shard      *watchShard

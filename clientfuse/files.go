@@ -25,8 +25,8 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 		}
 	}
 	if in.Flags&syscall.O_TRUNC != 0 {
-		n.change()
-		defer n.changeEnded()
+		n.inodeChanges.begin()
+		defer n.inodeChanges.end()
 	}
 	opened, err := f.backend.Open(c, c.cred(), n.inode, in.Flags&^syscall.O_APPEND)
 	if err != nil {
@@ -60,9 +60,9 @@ func (f *fileSystem) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 		return
 	}
 	if h.flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		h.node.change()
+		h.node.inodeChanges.begin()
 		h.node.writers.Add(-1)
-		defer h.node.changeEnded()
+		defer h.node.inodeChanges.end()
 	}
 	err := h.file.Close(c)
 	if err != nil {
@@ -133,8 +133,8 @@ func (f *fileSystem) killPrivilege(c *call, n *node) fuse.Status {
 	if mode&syscall.S_ISUID == 0 && !setgid {
 		return fuse.OK
 	}
-	n.change()
-	defer n.changeEnded()
+	n.inodeChanges.begin()
+	defer n.inodeChanges.end()
 	set := client.SetAttr{Mask: canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV}
 	a, err := f.backend.SetAttr(c, client.Cred{}, n.inode, set, nil)
 	if err != nil {

@@ -135,12 +135,8 @@ func (f *fileSystem) lookup(c *call, dirID uint64, name string, out *fuse.EntryO
 	if dir == nil {
 		return estale
 	}
-	n, a, dirAttr, err := f.backend.Lookup(c, c.cred(), dir.inode, name)
-	if err != nil {
+	if err := f.lookupName(c, dir, name, out); err != nil {
 		s := errno(err)
-		if s == fuse.ENOENT {
-			f.keepLookup(c, dir, dirAttr, nil, nil)
-		}
 		if s == fuse.ENOENT && f.options.EntryTimeout() > 0 {
 			out.NodeId = 0 // absent, and the kernel may keep that
 			out.SetEntryTimeout(f.options.EntryTimeout())
@@ -148,7 +144,6 @@ func (f *fileSystem) lookup(c *call, dirID uint64, name string, out *fuse.EntryO
 		}
 		return s
 	}
-	f.keepLookup(c, dir, dirAttr, f.found(n, a, dirID, out), a)
 	return fuse.OK
 }
 
@@ -176,9 +171,10 @@ func (f *fileSystem) getAttr(c *call, id uint64) (*client.Attr, fuse.Status) {
 		return nil, estale
 	}
 	if a := c.last.attrOf(n, c.start); a != nil {
+		f.pass(c, n)
 		return a, fuse.OK
 	}
-	a, err := f.backend.GetAttr(c, c.cred(), n.inode)
+	a, err := f.beginWalk(c, n)
 	if err != nil {
 		return nil, errno(err)
 	}
@@ -232,8 +228,8 @@ func (f *fileSystem) setAttr(c *call, in *fuse.SetAttrIn, out *fuse.AttrOut) fus
 			opened = h.file
 		}
 	}
-	n.change()
-	defer n.changeEnded()
+	n.inodeChanges.begin()
+	defer n.inodeChanges.end()
 	set := setAttrOf(in, n.mode.Load())
 	var a *client.Attr
 	var err error

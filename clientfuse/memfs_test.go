@@ -153,6 +153,38 @@ func (m *memFS) GetAttr(_ context.Context, _ client.Cred, n inode) (*client.Attr
 	return n.(*memNode).copyAttr(), nil
 }
 
+// memAhead is a lookup that was done ahead.
+type memAhead struct {
+	m             *memFS
+	n             *memNode
+	attr, dirAttr *client.Attr
+	err           error
+}
+
+func (a memAhead) Take() (inode, *client.Attr, *client.Attr, error) {
+	if a.err != nil {
+		return nil, nil, a.dirAttr, a.err
+	}
+	a.m.mu.Lock()
+	defer a.m.mu.Unlock()
+	return a.m.hold(a.n), a.attr, a.dirAttr, nil
+}
+
+func (m *memFS) GetAttrAhead(ctx context.Context, cred client.Cred, n inode, names []nameIn) (*client.Attr, []ahead, error) {
+	attr, err := m.GetAttr(ctx, cred, n)
+	var out []ahead
+	for _, name := range names {
+		found, a, dirAttr, err := m.Lookup(ctx, cred, name.dir, name.name)
+		if err != nil {
+			out = append(out, memAhead{dirAttr: dirAttr, err: err})
+			continue
+		}
+		found.Release()
+		out = append(out, memAhead{m, found.(*memNode), a, dirAttr, nil})
+	}
+	return attr, out, err
+}
+
 func (m *memFS) SetAttr(_ context.Context, _ client.Cred, in inode, set client.SetAttr, _ file) (*client.Attr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

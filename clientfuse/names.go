@@ -28,6 +28,8 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	n, a, err := f.backend.Mkdir(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask))
 	return c.end(f.made(n, a, err, dir.id, out))
 }
@@ -39,6 +41,8 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	n, a, err := f.backend.Mknod(c, c.cred(), dir.inode, name, masked(in.Mode, in.Umask), uint64(in.Rdev))
 	return c.end(f.made(n, a, err, dir.id, out))
 }
@@ -50,6 +54,8 @@ func (f *fileSystem) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, n
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	n, a, err := f.backend.Symlink(c, c.cred(), dir.inode, name, target)
 	return c.end(f.made(n, a, err, dir.id, out))
 }
@@ -75,6 +81,8 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 	if dir == nil || n == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	a, err := f.backend.Link(c, c.cred(), n.inode, dir.inode, name)
 	if err != nil {
 		return c.end(errno(err))
@@ -91,6 +99,8 @@ func (f *fileSystem) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name strin
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	return c.end(errno(f.backend.Unlink(c, c.cred(), dir.inode, name)))
 }
 
@@ -101,6 +111,8 @@ func (f *fileSystem) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	return c.end(errno(f.backend.Rmdir(c, c.cred(), dir.inode, name)))
 }
 
@@ -117,6 +129,10 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to 
 	case in.Flags&^renameFlags != 0:
 		return c.end(fuse.EINVAL)
 	}
+	src.nameChanges.begin()
+	defer src.nameChanges.end()
+	dst.nameChanges.begin()
+	defer dst.nameChanges.end()
 	return c.end(errno(f.backend.Rename(c, c.cred(), src.inode, from, dst.inode, to, in.Flags)))
 }
 
@@ -127,6 +143,8 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	if dir == nil {
 		return c.end(estale)
 	}
+	dir.nameChanges.begin()
+	defer dir.nameChanges.end()
 	made, err := f.backend.Create(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask), in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		s := errno(err)

@@ -21,8 +21,8 @@ type node struct {
 	cached  atomic.Uint64 // data version of what the kernel's pages hold, plus 1; 0: unknown
 	writers atomic.Int32  // handles open for writing
 
-	changing atomic.Int32 // changes of size or mode that are on their way
-	changed  atomic.Int64 // when the last one was answered, in ns of the table's clock
+	inodeChanges changes // of size or mode, through this mount
+	nameChanges  changes // of names in the directory, through this mount
 }
 
 const nodeShards = 64

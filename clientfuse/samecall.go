@@ -7,64 +7,61 @@ import (
 	"github.com/canopyfs/canopy/client"
 )
 
-// In strict mode the kernel keeps no attributes, so one system call asks twice
-// for the same: LOOKUP of a name brings the attributes of what it found and of
-// the directory, and the next request of that call is a GETATTR of one of them,
-// for the permission to go on or for stat itself. These answers are kept for just
-// that request (FUSE K2: "refresh them with the reply's own parent attributes").
+// In strict mode the kernel keeps neither names nor attributes, so one system call
+// with a path asks for each name of it, and for the attributes of each directory
+// twice: LOOKUP of a name brings the attributes of what it found and of the
+// directory, and the next request of that call is a GETATTR of one of them, for
+// the permission to go on or for stat itself. Two things are done about it:
 //
-// What is asked counts as one operation of the server, and stays exact in its
-// sense: the attributes were read after the system call began. That a GETATTR
-// belongs to the call of the LOOKUP is known by this: the same thread asks, it
-// asked nothing in between, this mount changed neither its size nor its mode in between,
-// and it follows at once. A call that ends with its LOOKUP (mkdir of a name that is
-// there), followed by an fstat of that very inode, is taken for one call if no
-// more than sameCallWithin lies between: then, and only then, is the answer that
-// old.
+//   - What a LOOKUP or CREATE brought answers the GETATTR that follows in the same
+//     system call (FUSE K2: "refresh them with the reply's own parent attributes").
+//   - A walk begins with a GETATTR of the directory where the path begins. The
+//     names that the same thread's last walk went through are looked up along with
+//     it, in one message, and answer the LOOKUPs that follow in the same call.
+//
+// Every system call still asks the server, and stays exact: what answers it was
+// read after it began. That a request belongs to the system call of the one before
+// is known by this: the same thread asks, it asked nothing in between, this mount
+// changed nothing of what is answered in between, and it follows at once. A call
+// that ends with a LOOKUP or with its directory's GETATTR (mkdir of a name that is
+// there), followed by one that begins at that very inode (fstat of it, or a path
+// relative to it), is taken for one call if no more than sameCallWithin lies
+// between: then, and only then, is the answer that old.
 
-// sameCallWithin is how long after LOOKUP's answer the GETATTR has to come.
-const sameCallWithin = 2 * time.Millisecond
+// sameCallWithin is how long after the server's answer it can be used.
+const sameCallWithin = 10 * time.Millisecond
 
-// lookedUp is what a thread's last request, a LOOKUP or CREATE, brought.
-type lookedUp struct {
-	tid           uint32
-	asked, at     time.Time // when it came, and when it was answered
+// lastCall is what a thread's last request left for the next one.
+type lastCall struct {
+	tid       uint32
+	asked, at time.Time // when the server was asked, and when it had answered
+
+	// Attributes for one GETATTR; nil: none, or used.
 	found, dir    *node
 	attr, dirAttr *client.Attr
-	handles       int32 // open for writing on what was found, by this very call
+	handles       int32 // open for writing on found, by this very call
+
+	walk pathWalk
 }
 
-const lookupSlots = 256
+const threadSlots = 256
 
-// sameCall holds the last LOOKUP or CREATE of threads, by a hash of their ids: another
-// thread's in the slot costs a question, nothing else.
-type sameCall [lookupSlots]atomic.Pointer[lookedUp]
-
-func (s *sameCall) slot(tid uint32) *atomic.Pointer[lookedUp] {
-	return &s[tid*0x9e3779b1>>24]
+// sameCall holds the last request of threads, and which walk they did last, by a
+// hash of their ids: another thread's in the slot costs a question, nothing else.
+type sameCall struct {
+	last  [threadSlots]atomic.Pointer[lastCall]
+	walks [threadSlots]atomic.Pointer[lastWalk]
 }
 
-// keepLookup keeps what a LOOKUP brought for the request that follows.
-func (f *fileSystem) keepLookup(c *call, dir *node, dirAttr *client.Attr, found *node, attr *client.Attr) {
-	if f.options.AttrTimeout() > 0 || c.tid == 0 {
-		return // the kernel keeps them itself; or nobody can tell who asks next
-	}
-	f.sameCall.put(&lookedUp{tid: c.tid, asked: c.start, at: time.Now(), dir: dir, dirAttr: dirAttr, found: found, attr: attr})
-}
+func threadSlot(tid uint32) int { return int(tid * 0x9e3779b1 >> 24) }
 
-// keepCreate does the same for a CREATE: the kernel asks for the permission to
-// open what it has just made.
-func (f *fileSystem) keepCreate(c *call, n *node, attr *client.Attr) {
-	if f.options.AttrTimeout() > 0 || c.tid == 0 {
-		return
-	}
-	f.sameCall.put(&lookedUp{tid: c.tid, asked: c.start, at: time.Now(), found: n, attr: attr, handles: 1})
-}
+// sameCalls says whether requests of one system call are told: not if the kernel
+// keeps answers itself, nor for threads of other pid namespaces, which are all 0.
+func (f *fileSystem) sameCalls(c *call) bool { return f.options.AttrTimeout() == 0 && c.tid != 0 }
 
-// take returns what the thread's last request brought, once. Thread 0 is many:
-// those of other pid namespaces.
-func (s *sameCall) take(tid uint32) *lookedUp {
-	slot := s.slot(tid)
+// take returns what the thread's last request left, once.
+func (s *sameCall) take(tid uint32) *lastCall {
+	slot := &s.last[threadSlot(tid)]
 	l := slot.Load()
 	if l == nil || l.tid != tid || tid == 0 || !slot.CompareAndSwap(l, nil) {
 		return nil
@@ -72,11 +69,22 @@ func (s *sameCall) take(tid uint32) *lookedUp {
 	return l
 }
 
-func (s *sameCall) put(l *lookedUp) { s.slot(l.tid).Store(l) }
+func (s *sameCall) put(l *lastCall) { s.last[threadSlot(l.tid)].Store(l) }
+
+// keepCreate leaves what a CREATE made: the kernel asks for the permission to
+// open it.
+func (f *fileSystem) keepCreate(c *call, n *node, attr *client.Attr) {
+	if f.sameCalls(c) {
+		f.sameCall.put(&lastCall{tid: c.tid, asked: c.start, at: time.Now(), found: n, attr: attr, handles: 1})
+	}
+}
+
+// fresh says whether what l holds can answer a request that comes now.
+func (l *lastCall) fresh(now time.Time) bool { return l != nil && now.Sub(l.at) <= sameCallWithin }
 
 // attrOf returns the node's attributes if l brought them just now.
-func (l *lookedUp) attrOf(n *node, now time.Time) *client.Attr {
-	if l == nil || now.Sub(l.at) > sameCallWithin || n.changedSince(l.asked, l.handles) {
+func (l *lastCall) attrOf(n *node, now time.Time) *client.Attr {
+	if !l.fresh(now) || n.changedSince(l.asked, l.handles) {
 		return nil
 	}
 	a := l.attr
@@ -94,17 +102,26 @@ func (l *lookedUp) attrOf(n *node, now time.Time) *client.Attr {
 // clockStart is what times of changes are counted from.
 var clockStart = time.Now()
 
-// change notes that this mount begins to change the node's size or mode.
-func (n *node) change() { n.changing.Add(1) }
-
-// changeEnded notes that the change was answered.
-func (n *node) changeEnded() {
-	n.changed.Store(time.Since(clockStart).Nanoseconds())
-	n.changing.Add(-1)
+// changes tells whether this mount has changed something, also while it does.
+type changes struct {
+	running atomic.Int32
+	ended   atomic.Int64 // when the last one was answered, in ns since clockStart
 }
 
-// changedSince says whether this mount may have changed the node after then.
-// Up to so many handles for writing are the asker's own.
+// begin is called before the server is asked, end after it has answered.
+func (c *changes) begin() { c.running.Add(1) }
+
+func (c *changes) end() {
+	c.ended.Store(time.Since(clockStart).Nanoseconds())
+	c.running.Add(-1)
+}
+
+func (c *changes) since(then time.Time) bool {
+	return c.running.Load() > 0 || c.ended.Load() >= then.Sub(clockStart).Nanoseconds()
+}
+
+// changedSince says whether this mount may have changed the node's size or mode
+// after then. Up to so many handles for writing are the asker's own.
 func (n *node) changedSince(then time.Time, own int32) bool {
-	return n.changing.Load() > 0 || n.writers.Load() > own || n.changed.Load() >= then.Sub(clockStart).Nanoseconds()
+	return n.writers.Load() > own || n.inodeChanges.since(then)
 }

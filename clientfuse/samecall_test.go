@@ -122,7 +122,7 @@ func TestSameCall(t *testing.T) {
 	asks("what was there", made.NodeId, tid, true)
 
 	lookup(tid, "f")
-	slot := f.sameCall.slot(tid)
+	slot := &f.sameCall.last[threadSlot(tid)]
 	late := *slot.Load()
 	late.at = late.at.Add(-sameCallWithin - time.Millisecond)
 	slot.Store(&late)

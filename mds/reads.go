@@ -50,7 +50,7 @@ func (s *Server) startReaders() {
 }
 
 // fewReads is up to how many operations the receiving goroutine answers itself.
-const fewReads = 4
+const fewReads = 8
 
 // quick says that a batch costs less than handing it to a reader: a few reads of
 // single objects under a lease that stands.

@@ -107,8 +107,8 @@ func (m *Mount) mountDirectly(fs fuse.RawFileSystem, cfg Config, options *fuse.M
 }
 
 func (m *Mount) mountBySetuidHelper(fs fuse.RawFileSystem, cfg Config, options *fuse.MountOptions) error {
-	if _, err := os.Stat(devFuse); err != nil {
-		return noDevice(err)
+	if err := CheckDevice(); err != nil {
+		return err
 	}
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		return errors.New("mounting without being root needs fusermount3 (package fuse3)")
@@ -124,6 +124,14 @@ func (m *Mount) mountBySetuidHelper(fs fuse.RawFileSystem, cfg Config, options *
 		return fmt.Errorf("mount %s: %w", m.dir, err)
 	}
 	m.server = server
+	return nil
+}
+
+// CheckDevice tells whether this machine has the FUSE device.
+func CheckDevice() error {
+	if _, err := os.Stat(devFuse); err != nil {
+		return noDevice(err)
+	}
 	return nil
 }
 

@@ -38,6 +38,7 @@ func RunCrossMount(t *testing.T, a, b string) {
 		{"unlinked while open", crossUnlinked},
 		{"replace by rename", crossReplace},
 		{"directory moved", crossMovedDirectory},
+		{"walk", crossWalk},
 		{"listing", crossListing},
 		{"mapping", crossMapping},
 		{"parallel ranges", crossRanges},
