@@ -126,6 +126,9 @@ func (u *up) prepareMount() error {
 		return fmt.Errorf("--mount: %w", err)
 	}
 	dir, err := mountopt.CheckDir(u.mount)
+	if err == nil {
+		err = mountopt.CheckDevice()
+	}
 	if err != nil {
 		return fmt.Errorf("--mount: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -32,7 +33,12 @@ nodev, nosuid, noexec, allow_other, consistency=strict or
 consistency=relaxed=DURATION, subdir=/path.`,
 		Example: `  clientfuse ./mnt
   clientfuse --cluster 10.0.0.1:7100,10.0.0.2:7100 -o ro,consistency=relaxed=1s /mnt/canopy`,
-		Args: cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("want one MOUNTPOINT, got %d arguments (see %s --help)", len(args), cmd.CommandPath())
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return m.run(cmd.Context(), args[0], cmd.OutOrStdout())
 		},

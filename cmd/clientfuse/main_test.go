@@ -25,7 +25,7 @@ func TestBadInput(t *testing.T) {
 		args []string
 		says string
 	}{
-		{nil, "accepts 1 arg"},
+		{nil, "want one MOUNTPOINT"},
 		{[]string{"--nonsense", empty}, "unknown flag"},
 		{[]string{"-o", "ro,nonsense", empty}, `unknown mount option "nonsense"`},
 		{[]string{"-o", "acl", empty}, "ACLs are not supported"},

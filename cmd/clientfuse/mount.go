@@ -16,6 +16,7 @@ import (
 	"github.com/canopyfs/canopy/clientfuse"
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
 	"github.com/canopyfs/canopy/cmd/internal/cli"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/local"
 )
 
@@ -113,6 +114,9 @@ func (m *mounter) connect(ctx context.Context, address, dir string, logger *slog
 	c, err := client.Connect(ctx, client.Config{
 		Cluster: address, Mount: dir, WriteBufferBytes: m.writeBuffer, Logger: logger, Registerer: reg,
 	})
+	if errors.Is(err, fserr.Invalid) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no cluster answers at %s (is it running, and is the address right?): %w", address, err)
 	}
