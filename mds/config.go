@@ -32,6 +32,7 @@ const (
 	DefaultOrphanGrace    = 15 * time.Second
 	DefaultOutstanding    = 4096 // operations per stream without an answer (PROTOCOLS C1)
 	DefaultStartTimeout   = 15 * time.Second
+	DefaultCacheBytes     = 256 << 20
 )
 
 // Config configures a node. Zero values take the defaults.
@@ -69,6 +70,8 @@ type Config struct {
 	// Data deletes and cuts files' bytes. nil: the data servers that the layout
 	// services of the placement map name.
 	Data DataPlane
+	// CacheBytes bounds what the node keeps of its store in memory; 0: DefaultCacheBytes.
+	CacheBytes int64
 	// DefaultLayout is the root directory's layout in a new cluster.
 	DefaultLayout *canopyv1.Layout
 
@@ -113,6 +116,9 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.Drain, 5*time.Second)
 	if c.Outstanding == 0 {
 		c.Outstanding = DefaultOutstanding
+	}
+	if c.CacheBytes == 0 {
+		c.CacheBytes = DefaultCacheBytes
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

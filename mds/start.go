@@ -176,11 +176,14 @@ func (s *Server) nodeInfo(id base.NodeID) *canopyv1.NodeInfo {
 // openState opens the store and the Raft log.
 func (s *Server) openState() (err error) {
 	s.store, err = store.Open(store.Options{
-		Dir:        filepath.Join(s.dir.path, storeDir),
-		Cluster:    s.cluster,
-		Node:       s.Node(),
-		Logger:     s.log,
-		Registerer: s.config.Registerer,
+		Dir:     filepath.Join(s.dir.path, storeDir),
+		Cluster: s.cluster,
+		Node:    s.Node(),
+		// Single values that are read again and again take a quarter of the memory.
+		CacheBytes:      s.config.CacheBytes * 3 / 4,
+		ValueCacheBytes: s.config.CacheBytes / 4,
+		Logger:          s.log,
+		Registerer:      s.config.Registerer,
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/canopyfs/canopy/cmd/internal/cli"
 	"github.com/canopyfs/canopy/loadtest"
 	"github.com/canopyfs/canopy/loadtest/bulk"
 )
@@ -27,8 +28,8 @@ func dataCommand() *cobra.Command {
 			if w.path == "" {
 				return errors.New("say where: --path DIR")
 			}
-			bytes, err1 := parseSize("--size", size)
-			blockBytes, err2 := parseSize("--block", block)
+			bytes, err1 := cli.ParseSize("--size", size)
+			blockBytes, err2 := cli.ParseSize("--block", block)
 			if err := errors.Join(err1, err2, out.check()); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
+	"github.com/canopyfs/canopy/cmd/internal/cli"
 	"github.com/canopyfs/canopy/loadtest"
 	"github.com/canopyfs/canopy/loadtest/bulk"
 	"github.com/canopyfs/canopy/loadtest/floor"
@@ -206,7 +207,7 @@ func floorCommand() *cobra.Command {
 		Use: "floor", Short: "What Canopy's parts do by themselves here", Long: floorHelp, Args: cobra.NoArgs,
 		Example: "  loadtest floor\n  loadtest floor --replicas 3 --callers 64 -o json\n  loadtest floor --floor-dir /srv/canopy --processes 32",
 		RunE: func(c *cobra.Command, _ []string) error {
-			bytes, err := parseSize("--size", size)
+			bytes, err := cli.ParseSize("--size", size)
 			if err = errors.Join(err, out.check(), f.check()); err != nil {
 				return err
 			}

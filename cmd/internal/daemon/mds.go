@@ -17,6 +17,7 @@ func MDS() *cobra.Command {
 	var common cli.Daemon
 	config := mds.Config{}
 	var node uint64
+	var cache string
 	cmd := &cobra.Command{
 		Use:   "mds",
 		Short: "Run a metadata node: replicas of shards, serving the namespace",
@@ -38,6 +39,9 @@ A state directory that is older than what the cluster saw of it is refused;
 			}
 			logger, err := common.Logger(os.Stderr)
 			if err != nil {
+				return err
+			}
+			if config.CacheBytes, err = cli.ParseSize("--cache", cache); err != nil {
 				return err
 			}
 			config.Node = base.NodeID(node)
@@ -66,6 +70,7 @@ A state directory that is older than what the cluster saw of it is refused;
 	f.DurationVar(&config.Heartbeat, "heartbeat", 5*time.Second, "between the server's heartbeats to a client")
 	f.DurationVar(&config.OrphanGrace, "orphan-grace", 15*time.Second, "how long an unlinked file is kept at least")
 	f.DurationVar(&config.LeaseDuration, "lease", 0, "duration of a shard's lease; 0: 1.2s")
+	f.StringVar(&cache, "cache", "256M", "memory for what is read often of the store; the process takes more beside it")
 	f.BoolVar(&config.Rebuild, "rebuild", false, "discard the state directory and join the shards again")
 	common.Bind(cmd)
 	return cmd

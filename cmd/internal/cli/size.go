@@ -1,18 +1,15 @@
-package main
+package cli
 
 import (
 	"fmt"
 	"math"
-	"os"
 	"strconv"
 	"strings"
-
-	"github.com/canopyfs/canopy/loadtest/proc"
 )
 
-// parseSize reads a number of bytes with an optional binary unit: 4096, 64K,
-// 1M, 2GiB.
-func parseSize(flag, s string) (int64, error) {
+// ParseSize reads a number of bytes with an optional binary unit: 4096, 64K,
+// 1M, 2GiB. flag names it in the error.
+func ParseSize(flag, s string) (int64, error) {
 	text := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(strings.TrimSpace(s)), "B"), "I")
 	shift := 0
 	for i, unit := range []string{"K", "M", "G", "T"} {
@@ -26,13 +23,4 @@ func parseSize(flag, s string) (int64, error) {
 		return 0, fmt.Errorf("%s %q: want a number of bytes such as 4096, 64K, 1M or 2G", flag, s)
 	}
 	return n << shift, nil
-}
-
-// dropIfRoot returns what drops the kernel's caches, nil if this process may
-// not.
-func dropIfRoot() func() error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return proc.DropCaches
 }
