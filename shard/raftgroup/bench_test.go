@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/raftgroup/floor"
 	"github.com/canopyfs/canopy/shard/store"
@@ -116,7 +118,7 @@ func BenchmarkGroup(b *testing.B) {
 func benchCluster(b *testing.B, replicas int, plain bool) *Group {
 	members := make(map[base.ReplicaID]Member)
 	for i := 1; i <= replicas; i++ {
-		members[base.ReplicaID(i)] = Member{base.NodeID(i), freeAddress(b)}
+		members[base.ReplicaID(i)] = Member{base.NodeID(i), loopback.Addresses(b, 1)[0]}
 	}
 	var groups []*Group
 	for i := 1; i <= replicas; i++ {
@@ -143,14 +145,16 @@ func benchCluster(b *testing.B, replicas int, plain bool) *Group {
 		}
 		groups = append(groups, g)
 	}
-	for {
+	var holder *Group
+	await.Until(b, patience, "a replica serves", func() bool {
 		for _, g := range groups {
 			if g.Status().Self {
-				return g
+				holder = g
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return holder != nil
+	})
+	return holder
 }
 
 func benchGroup(b *testing.B, replicas, callers int, plain bool) {
@@ -225,9 +229,9 @@ func BenchmarkInFlight(b *testing.B) {
 				turns++
 				for _, depth := range []int32{1, 2, 3, 4, 6} {
 					g.depth.Store(depth)
-					time.Sleep(turn / 5)
+					<-time.After(turn / 5)
 					before := ops.Load()
-					time.Sleep(turn)
+					<-time.After(turn) // what is measured is a rate
 					counts[depth] += ops.Load() - before
 				}
 			}

@@ -11,12 +11,13 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/lni/dragonboat/v4"
 
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/loopback"
 )
 
 // interference loses, delays, reorders and repeats proposals.
@@ -56,9 +57,10 @@ func (x *interference) wrap(toRaft proposeFunc) proposeFunc {
 // A2: whatever becomes of single proposals, commands run in the order in which
 // they were submitted, each once.
 func TestA2OrderOverLostProposals(t *testing.T) {
+	t.Parallel()
 	x := &interference{rng: rand.New(rand.NewPCG(7, 7))}
 	c := newCluster(t, 1, func(cfg *Config) { cfg.interfere = x.wrap })
-	g := c.holder(20 * time.Second).group()
+	g := c.holder(patience).group()
 	const n = 120
 	results := make(chan string, n)
 	for i := range n {
@@ -69,8 +71,8 @@ func TestA2OrderOverLostProposals(t *testing.T) {
 			}
 			results <- fmt.Sprint(binary.BigEndian.Uint64(result))
 		})
-		if i%3 == 0 { // several entries
-			time.Sleep(time.Millisecond)
+		if i%3 == 2 { // several entries: the next waits until one of these is done
+			await.Until(t, patience, "one more is done", func() bool { return len(results) > i/9 })
 		}
 	}
 	for i := range n {
@@ -116,19 +118,20 @@ func copyTree(t *testing.T, from, to string) {
 // older than the state are each refused with a clear error, before Dragonboat
 // panics over them.
 func TestA6OlderStateIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, func(cfg *Config) { cfg.CompactionOverhead = 1 })
 	nd := c.nodes[0]
-	c.holder(5 * time.Second)
-	c.propose(name(0), 5*time.Second)
+	c.holder(patience)
+	c.propose(name(0), patience)
 	nd.stop()
 	oldStore, oldRaft := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "raft")
 	store, raft := filepath.Join(nd.dir, "store"), filepath.Join(nd.dir, "raft")
 	copyTree(t, store, oldStore)
 	copyTree(t, raft, oldRaft)
 	c.revive(nd)
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	for i := range 20 {
-		c.propose(name(i), 5*time.Second)
+		c.propose(name(i), patience)
 	}
 	if err := nd.group().Snapshot(testContext(t)); err != nil {
 		t.Fatal(err)
@@ -157,7 +160,7 @@ func TestA6OlderStateIsRefused(t *testing.T) {
 	copyTree(t, newStore, store)
 	copyTree(t, newRaft, raft)
 	c.revive(nd)
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	if runs := nd.runs(name(19)); runs != 1 {
 		t.Fatalf("after all that command 19 ran %d times", runs)
 	}
@@ -165,13 +168,14 @@ func TestA6OlderStateIsRefused(t *testing.T) {
 
 // A kill at any moment: the store is a prefix, the log replays the rest.
 func TestA4RestartFromAnyCopy(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	nd := c.nodes[0]
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	acked := 0
 	for round := range 3 {
 		for range 10 {
-			if c.propose(name(acked), 5*time.Second) {
+			if c.propose(name(acked), patience) {
 				acked++
 			}
 		}
@@ -188,7 +192,7 @@ func TestA4RestartFromAnyCopy(t *testing.T) {
 		copyTree(t, store, filepath.Join(nd.dir, "store"))
 		copyTree(t, raft, filepath.Join(nd.dir, "raft"))
 		c.revive(nd)
-		c.holder(5 * time.Second)
+		c.holder(patience)
 		for i := range acked {
 			if runs := nd.runs(name(i)); runs != 1 {
 				t.Fatalf("round %d: command %d ran %d times", round, i, runs)
@@ -199,10 +203,11 @@ func TestA4RestartFromAnyCopy(t *testing.T) {
 
 // Wrong settings and a port or directory in use are one clear error.
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	nd := c.nodes[0]
 	try := func(change func(*Config)) error {
-		cfg := Config{Dir: t.TempDir(), RaftAddress: freeAddress(t), Node: 1, Cluster: "test", Store: nd.store}
+		cfg := Config{Dir: t.TempDir(), RaftAddress: loopback.Addresses(t, 1)[0], Node: 1, Cluster: "test", Store: nd.store}
 		change(&cfg)
 		h, err := NewHost(cfg)
 		if err == nil {

@@ -6,15 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/store"
 )
@@ -93,18 +94,12 @@ type cluster struct {
 
 const testShard base.ShardID = 1
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+// patience bounds every wait that only a broken program, or a machine with much
+// else to do, makes long.
+const patience = 60 * time.Second
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -113,10 +108,10 @@ func testContext(t testing.TB) context.Context {
 func newCluster(t *testing.T, n int, adjust func(*Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, members: make(map[base.ReplicaID]Member), adjust: adjust}
-	for i := 1; i <= n; i++ {
-		nd := &node{t: t, id: base.NodeID(i), dir: t.TempDir(), addr: freeAddress(t)}
+	for i, address := range loopback.Addresses(t, n) {
+		nd := &node{t: t, id: base.NodeID(i + 1), dir: t.TempDir(), addr: address}
 		c.nodes = append(c.nodes, nd)
-		c.members[base.ReplicaID(i)] = Member{nd.id, nd.addr}
+		c.members[base.ReplicaID(nd.id)] = Member{nd.id, nd.addr}
 	}
 	for i, nd := range c.nodes {
 		c.open(nd)
@@ -218,8 +213,8 @@ func (c *cluster) running() []*node {
 // holder waits until some node serves, and returns it.
 func (c *cluster) holder(within time.Duration) *node {
 	c.t.Helper()
-	deadline := time.Now().Add(within)
-	for time.Now().Before(deadline) {
+	var found *node
+	await.Until(c.t, within, "some node serves", func() bool {
 		for _, nd := range c.running() {
 			g := nd.group()
 			if g == nil {
@@ -229,27 +224,23 @@ func (c *cluster) holder(within time.Duration) *node {
 			err := g.Read(ctx, func(shard.Reader) error { return nil })
 			cancel()
 			if err == nil {
-				return c.nodes[nd.id-1]
+				found = c.nodes[nd.id-1]
+				return true
 			}
 		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	c.t.Fatalf("no holder within %v", within)
-	return nil
+		return false
+	})
+	return found
 }
 
 // awaitHolder waits until this node has applied the lease of node id: a
 // follower learns of the holder by the log, after the holder itself.
 func (nd *node) awaitHolder(t *testing.T, id base.NodeID, within time.Duration) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for time.Now().Before(deadline) {
-		if node, _, _ := nd.group().Holder(); node == id {
-			return
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	t.Fatalf("node %s did not learn within %v that %s serves", nd.id, within, id)
+	await.Until(t, within, fmt.Sprintf("node %s knows that %s serves", nd.id, id), func() bool {
+		node, _, _ := nd.group().Holder()
+		return node == id
+	})
 }
 
 // propose runs a command on whichever node takes it, and says whether it was
@@ -273,7 +264,11 @@ func (c *cluster) propose(command string, within time.Duration) (acknowledged bo
 				return false
 			}
 		}
-		time.Sleep(time.Millisecond)
+		select {
+		case <-time.After(time.Millisecond):
+		case <-c.t.Context().Done():
+			return false
+		}
 	}
 	return false
 }
@@ -295,7 +290,7 @@ func (c *cluster) sums() map[base.NodeID]Checksum {
 }
 
 func (c *cluster) trySums(ctx context.Context) (map[base.NodeID]Checksum, error) {
-	holder := c.holder(5 * time.Second)
+	holder := c.holder(patience)
 	token, index, err := holder.group().ProposeChecksum(ctx)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package raftgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
 )
@@ -16,9 +16,10 @@ import (
 // One replica: commands run, once each, and survive a restart that takes the
 // lease again after a full duration (B3).
 func TestSingleReplicaRestarts(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, nil)
 	for i := range 20 {
-		if !c.propose(name(i), 5*time.Second) {
+		if !c.propose(name(i), patience) {
 			t.Fatal("not acknowledged")
 		}
 	}
@@ -27,7 +28,7 @@ func TestSingleReplicaRestarts(t *testing.T) {
 	nd.stop()
 	c.open(nd)
 	c.start(nd, 1)
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	for i := range 20 {
 		if n := nd.runs(name(i)); n != 1 {
 			t.Fatalf("command %d ran %d times", i, n)
@@ -40,17 +41,12 @@ func TestSingleReplicaRestarts(t *testing.T) {
 
 // A holder that was idle goes on in its own epoch: nobody else took the lease.
 func TestB1IdleHolderRenewsOnDemand(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, func(cfg *Config) { cfg.LeaseDuration = 200 * time.Millisecond })
-	nd := c.holder(5 * time.Second)
+	nd := c.holder(patience)
 	g := nd.group()
 	epoch := g.Status().LeaseEpoch
-	deadline := time.Now().Add(5 * time.Second)
-	for g.Status().LeaseLeft > 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("an idle lease did not lapse")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.Until(t, patience, "an idle lease lapses", func() bool { return g.Status().LeaseLeft <= 0 })
 	if err := g.Read(testContext(t), func(shard.Reader) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +58,9 @@ func TestB1IdleHolderRenewsOnDemand(t *testing.T) {
 // B4: a read during which the lease ran out is thrown away and done again under
 // the renewed one.
 func TestB4ReadChecksTheLeaseAfterwards(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, func(cfg *Config) { cfg.LeaseDuration = 100 * time.Millisecond })
-	g := c.holder(5 * time.Second).group()
+	g := c.holder(patience).group()
 	calls := 0
 	err := g.Read(testContext(t), func(shard.Reader) error {
 		if calls++; calls == 1 { // the pause that B4 is about: the lease runs out meanwhile
@@ -81,12 +78,13 @@ func TestB4ReadChecksTheLeaseAfterwards(t *testing.T) {
 
 // A read that takes longer than the lease keeps it alive, and runs once.
 func TestLongReadKeepsTheLease(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, func(cfg *Config) { cfg.LeaseDuration = 400 * time.Millisecond })
-	g := c.holder(5 * time.Second).group()
+	g := c.holder(patience).group()
 	calls := 0
 	err := g.Read(testContext(t), func(shard.Reader) error {
 		calls++
-		time.Sleep(time.Second)
+		<-time.After(time.Second) // the read's own work
 		return nil
 	})
 	if err != nil || calls > 2 { // 2: on a machine too busy to renew in time
@@ -98,7 +96,7 @@ func TestLongReadKeepsTheLease(t *testing.T) {
 // command once, and the stopped one catches up by log.
 func TestFailoverLosesNothing(t *testing.T) {
 	c := newCluster(t, 3, nil)
-	first := c.holder(5 * time.Second)
+	first := c.holder(patience)
 	var mu sync.Mutex
 	acked := make(map[string]bool)
 	var next atomic.Int64
@@ -113,7 +111,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 				default:
 				}
 				n := name(int(next.Add(1)))
-				if ok := c.propose(n, 10*time.Second); ok {
+				if ok := c.propose(n, patience); ok {
 					mu.Lock()
 					acked[n] = true
 					mu.Unlock()
@@ -121,21 +119,27 @@ func TestFailoverLosesNothing(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond)
+	acknowledged := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acked)
+	}
+	await.Until(t, patience, "some commands are acknowledged", func() bool { return acknowledged() >= 50 })
 	c.halt(first)
 	begun := time.Now()
-	second := c.holder(10 * time.Second)
+	second := c.holder(patience)
 	took := time.Since(begun)
 	t.Logf("node %s serves %v after node %s stopped", second.id, took, first.id)
 	if took > failoverLimit(t) {
 		t.Errorf("fail-over took %v", took)
 	}
-	time.Sleep(200 * time.Millisecond)
+	before := acknowledged()
+	await.Until(t, patience, "more are acknowledged afterwards", func() bool { return acknowledged() >= before+50 })
 	close(stop)
 	wg.Wait()
 	c.revive(first)
 	c.wantEqualSums()
-	holder := c.holder(5 * time.Second)
+	holder := c.holder(patience)
 	for n := range acked {
 		if runs := holder.runs(n); runs != 1 {
 			t.Errorf("%s was acknowledged and ran %d times", n, runs)
@@ -154,7 +158,7 @@ func failoverLimit(t *testing.T) time.Duration {
 	begun := time.Now()
 	const naps = 20
 	for range naps {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	late := time.Since(begun) - naps*time.Millisecond
 	t.Logf("naps of %d ms came %v late", naps, late)
@@ -164,13 +168,14 @@ func failoverLimit(t *testing.T) time.Duration {
 // A replica that was away for longer than the log reaches catches up by a
 // snapshot stream (A4), and then has the same bytes.
 func TestCatchUpBySnapshotStream(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, func(cfg *Config) { cfg.CompactionOverhead = 1 })
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	away := c.nodes[2]
 	c.halt(away)
-	holder := c.holder(5 * time.Second)
+	holder := c.holder(patience)
 	for i := range 50 {
-		if !c.propose(name(i), 5*time.Second) {
+		if !c.propose(name(i), patience) {
 			t.Fatal("not acknowledged")
 		}
 	}
@@ -180,7 +185,7 @@ func TestCatchUpBySnapshotStream(t *testing.T) {
 		}
 	}
 	for i := range 50 {
-		c.propose(name(100+i), 5*time.Second)
+		c.propose(name(100+i), patience)
 	}
 	c.revive(away)
 	c.wantEqualSums()
@@ -200,9 +205,9 @@ func TestCatchUpBySnapshotStream(t *testing.T) {
 // epoch any more, and no command is lost.
 func TestB5DrainHandsOver(t *testing.T) {
 	c := newCluster(t, 3, nil)
-	first := c.holder(5 * time.Second)
+	first := c.holder(patience)
 	for i := range 10 {
-		c.propose(name(i), 5*time.Second)
+		c.propose(name(i), patience)
 	}
 	epoch := first.group().Status().LeaseEpoch
 	begun := time.Now()
@@ -214,8 +219,12 @@ func TestB5DrainHandsOver(t *testing.T) {
 	if !errors.Is(err, fserr.NotHolder) {
 		t.Fatalf("a read at the drained replica: %v, want NotHolder", err)
 	}
-	second := c.holder(3 * time.Second)
-	t.Logf("released after %v, node %s serves after %v", released, second.id, time.Since(begun))
+	second := c.holder(patience)
+	took := time.Since(begun)
+	t.Logf("released after %v, node %s serves after %v", released, second.id, took)
+	if took > failoverLimit(t) {
+		t.Errorf("the hand-over took %v", took)
+	}
 	if second == first {
 		t.Fatal("the drained replica serves again")
 	}
@@ -231,8 +240,9 @@ func TestB5DrainHandsOver(t *testing.T) {
 
 // A holder that is no longer the Raft leader gives the lease to the leader.
 func TestHolderFollowsTheLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
-	first := c.holder(5 * time.Second)
+	first := c.holder(patience)
 	other := c.nodes[0]
 	if other == first {
 		other = c.nodes[1]
@@ -248,28 +258,22 @@ func TestHolderFollowsTheLeader(t *testing.T) {
 					return
 				default:
 				}
-				if !c.propose(fmt.Sprintf("w%d-%d", w, i), 10*time.Second) {
+				if !c.propose(fmt.Sprintf("w%d-%d", w, i), patience) {
 					lost.Add(1)
 				}
 			}
 		})
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for n := 0; ; n++ {
-		s := other.group().Status()
-		if s.Self {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the leader did not become the holder: %+v", s)
-		}
-		if n%100 == 0 { // under load a transfer can fail
+	n := 0
+	await.Until(t, patience, "the leader is the holder", func() bool {
+		if n%25 == 0 { // under load a transfer can fail
 			if err := first.host.nh.RequestLeaderTransfer(uint64(testShard), uint64(other.id)); err != nil {
 				t.Log(err)
 			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		n++
+		return other.group().Status().Self
+	})
 	close(stop)
 	wg.Wait()
 	if lost.Load() > 0 {
@@ -280,13 +284,14 @@ func TestHolderFollowsTheLeader(t *testing.T) {
 
 // Commands at a follower are refused and not executed.
 func TestFollowerRefuses(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
-	holder := c.holder(5 * time.Second)
+	holder := c.holder(patience)
 	for _, nd := range c.nodes {
 		if nd == holder {
 			continue
 		}
-		nd.awaitHolder(t, holder.id, 5*time.Second)
+		nd.awaitHolder(t, holder.id, patience)
 		if _, err := nd.group().Propose(testContext(t), []byte("x")); !errors.Is(err, fserr.NotHolder) {
 			t.Errorf("node %s: %v, want NotHolder", nd.id, err)
 		}
@@ -298,16 +303,15 @@ func TestFollowerRefuses(t *testing.T) {
 
 // A full queue is Busy, and what waits when the group stops was not executed.
 func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, func(cfg *Config) { cfg.QueueCommands = 4; cfg.LeaseDuration = 30 * time.Second })
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	nd := c.nodes[0]
 	nd.stop()
 	c.open(nd) // the lease of the last process keeps this one waiting
 	g := c.start(nd, 1)
 	ctx := testContext(t)
-	if err := waitLeader(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	await.Until(t, patience, "the replica leads", g.isLeader)
 	results := make(chan error, 8)
 	for range 6 {
 		g.Submit([]byte("x"), func(_ []byte, err error) { results <- err })
@@ -327,33 +331,23 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-func waitLeader(ctx context.Context, g *Group) error {
-	for !g.isLeader() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
-}
-
 // A6: a replica id that was followed by another is refused, and a new one wipes
 // what the last left.
 func TestA6ReplicaIDs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
-	c.holder(5 * time.Second)
+	c.holder(patience)
 	for i := range 10 {
-		c.propose(name(i), 5*time.Second)
+		c.propose(name(i), patience)
 	}
 	old := c.nodes[2]
 	ctx := testContext(t)
-	holder := c.holder(5 * time.Second)
+	holder := c.holder(patience)
 	if holder == old {
 		if err := old.group().Release(ctx); err != nil {
 			t.Fatal(err)
 		}
-		holder = c.holder(5 * time.Second)
+		holder = c.holder(patience)
 	}
 	if err := holder.group().RemoveReplica(ctx, 3); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/lni/dragonboat/v4"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
 )
@@ -18,6 +19,7 @@ import (
 // B2: the group counts its lease from before it proposed what renewed it, not from
 // when that was applied: other replicas may have seen it as early as that.
 func TestB2TheLeaseCountsFromTheProposal(t *testing.T) {
+	t.Parallel()
 	const lease, way = 4 * time.Second, 300 * time.Millisecond
 	var last atomic.Int64 // when a proposal last set out
 	c := newCluster(t, 1, func(cfg *Config) {
@@ -89,11 +91,12 @@ func (w *releaseWatch) wrap(toRaft proposeFunc) proposeFunc {
 // B5: a holder that releases answers nothing from then on, though its lease and its
 // epoch last; what is in flight is finished before Release is proposed.
 func TestB5NothingIsAnsweredWhileReleasing(t *testing.T) {
+	t.Parallel()
 	w := &releaseWatch{lost: make(chan struct{})}
 	c := newCluster(t, 1, func(cfg *Config) {
 		cfg.LeaseDuration, cfg.interfere = 20*time.Second, w.wrap
 	})
-	g := c.holder(10 * time.Second).group()
+	g := c.holder(patience).group()
 	w.group.Store(g)
 	w.mu.Lock()
 	w.lose = true
@@ -104,12 +107,7 @@ func TestB5NothingIsAnsweredWhileReleasing(t *testing.T) {
 	released := make(chan error, 1)
 	go func() { released <- g.Release(testContext(t)) }()
 	ctx := testContext(t)
-	for s := g.Status(); s.Self; s = g.Status() {
-		if ctx.Err() != nil {
-			t.Fatal("the release does not begin")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, patience, "the release begins", func() bool { return !g.Status().Self })
 	s := g.Status()
 	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()

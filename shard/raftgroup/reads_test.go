@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
 )
@@ -14,25 +15,20 @@ import (
 // B6: followers answer no reads, though they have applied everything: one may have
 // applied what the holder has not, and a client's reads would go backwards.
 func TestB6FollowersAnswerNoReads(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, nil)
 	holder := c.serving()
 	if _, err := holder.group().Propose(testContext(t), []byte(name(1))); err != nil {
 		t.Fatal(err)
 	}
-	for ctx := testContext(t); ; time.Sleep(2 * time.Millisecond) { // until they have all of it
-		behind := 0
+	await.Until(t, patience, "the followers have all of it", func() bool {
 		for _, nd := range c.nodes {
 			if nd.group().Status().Applied < holder.group().Status().Applied {
-				behind++
+				return false
 			}
 		}
-		if behind == 0 {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal("the followers do not catch up")
-		}
-	}
+		return true
+	})
 	for _, nd := range c.nodes {
 		if nd == holder {
 			continue
@@ -52,9 +48,10 @@ func TestB6FollowersAnswerNoReads(t *testing.T) {
 // prove by a ReadIndex that it has applied all that is committed: the last holder
 // may still answer reads by its lease, and the two would disagree.
 func TestB6ALeaderWithoutTheLeaseAnswersNoReads(t *testing.T) {
-	c := newCluster(t, 3, func(cfg *Config) { cfg.LeaseDuration = 8 * time.Second })
-	first := c.holder(20 * time.Second)
-	if !c.propose(name(1), 5*time.Second) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.LeaseDuration = 20 * time.Second })
+	first := c.holder(patience)
+	if !c.propose(name(1), patience) {
 		t.Fatal("not acknowledged")
 	}
 	epoch := first.group().Status().LeaseEpoch
@@ -71,7 +68,7 @@ func TestB6ALeaderWithoutTheLeaseAnswersNoReads(t *testing.T) {
 		t.Fatalf("a leader without the lease: %v (the state was read: %v)", err, asked.Load())
 	}
 	// Once the lease has run out it can be had, and reads go on.
-	if next := c.holder(30 * time.Second); next.runs(name(1)) != 1 {
+	if next := c.holder(patience); next.runs(name(1)) != 1 {
 		t.Error("the acknowledged command is not there")
 	}
 }
@@ -80,22 +77,24 @@ func TestB6ALeaderWithoutTheLeaseAnswersNoReads(t *testing.T) {
 // which other tests tell a holder by.
 func (c *cluster) serving() *node {
 	c.t.Helper()
-	for ctx := testContext(c.t); ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+	var found *node
+	await.Until(c.t, patience, "a replica serves", func() bool {
 		for _, nd := range c.nodes {
 			if s := nd.group().Status(); s.Self && s.LeaseLeft > 0 {
-				return nd
+				found = nd
 			}
 		}
-	}
-	c.t.Fatal("no replica serves")
-	return nil
+		return found != nil
+	})
+	return found
 }
 
 // provenLeader waits for a Raft leader that a ReadIndex proves to have applied all
 // that is committed. (A new one drops them until an entry of its term is.)
 func (c *cluster) provenLeader() *node {
 	c.t.Helper()
-	for ctx := testContext(c.t); ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+	var found *node
+	await.Until(c.t, patience, "a leader can prove to be up to date", func() bool {
 		for _, nd := range c.running() {
 			if !nd.group().isLeader() {
 				continue
@@ -107,10 +106,11 @@ func (c *cluster) provenLeader() *node {
 			r := <-index.ResultC()
 			index.Release()
 			if r.Completed() {
-				return nd
+				found = nd
+				return true
 			}
 		}
-	}
-	c.t.Fatal("no leader that can prove to be up to date")
-	return nil
+		return false
+	})
+	return found
 }
