@@ -1,10 +1,14 @@
 package mds_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/await"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/mds"
 )
@@ -13,12 +17,13 @@ import (
 // writes get no answer from a node that does not hold the shard, and no such
 // node lists the sessions.
 func TestFollowersAnswerNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, triple, nil)
 	k := c.caller(7).open(1)
 	made := k.must(1, k.write(create(1, "a"))).Attr
 	c.equalReplicas(1) // the followers have it
 	k.must(1, lookup(1, "a"))
-	holder := c.holder(1)
+	holder := c.holding(1)
 	for i, n := range c.nodes {
 		if i == holder {
 			continue
@@ -46,9 +51,10 @@ func TestFollowersAnswerNothing(t *testing.T) {
 // it does not have it open, an orphan stays for the grace period from its unlink,
 // and from the holder's acquisition: a report that was under way may say otherwise.
 func TestOrphansHaveTheirGrace(t *testing.T) {
+	t.Parallel()
 	const grace = 2 * time.Second
 	c := newCluster(t, single, func(c *mds.Config) { c.OrphanGrace, c.Heartbeat = grace, 100*time.Millisecond })
-	time.Sleep(grace) // the acquisition is over
+	<-time.After(grace) // the acquisition is over
 	k := c.caller(7).open(1)
 	k.report(1, 1)
 	gone := func(p *canopyv1.Place) func() bool {
@@ -64,8 +70,7 @@ func TestOrphansHaveTheirGrace(t *testing.T) {
 	// the last term's lease.
 	second, _ := k.makeOrphan("second")
 	k.report(1, 2, second)
-	time.Sleep(grace)
-	k.must(1, getattr(second))
+	await.Throughout(t, grace, "the open file is there", func() bool { return k.must(1, getattr(second)).Attr != nil })
 	c.kill(0)
 	restarted := time.Now()
 	const lease = time.Second // at least
@@ -76,4 +81,55 @@ func TestOrphansHaveTheirGrace(t *testing.T) {
 	if after := time.Since(restarted); after < lease+grace {
 		t.Errorf("it went %v after the restart, of which the lease takes %v and the grace %v", after, lease, grace)
 	}
+}
+
+// countingData counts the deletions that were asked for.
+type countingData struct {
+	*fakeData
+	asked atomic.Int32
+}
+
+func (d *countingData) Delete(ctx context.Context, id base.DataID, l *canopyv1.Layout, size uint64) error {
+	d.asked.Add(1)
+	return d.fakeData.Delete(ctx, id, l, size)
+}
+
+// TestFailedDeletionsStayQueued: PROTOCOLS H3. As long as some data server has not
+// confirmed, the queue entry stays, however often it was tried.
+func TestFailedDeletionsStayQueued(t *testing.T) {
+	t.Parallel()
+	data := &countingData{fakeData: newFakeData()}
+	data.down.Store(true)
+	c := newCluster(t, single, func(c *mds.Config) {
+		c.OrphanGrace, c.Heartbeat, c.Data = 100*time.Millisecond, 100*time.Millisecond, data
+	})
+	k := c.caller(7).open(1)
+	_, dataID := k.makeOrphan("a")
+	k.report(1, 1)
+	for tries := int32(1); tries <= 3; tries++ { // a second attempt shows what became of the entry after the first
+		eventually(t, "its deletion is tried", func() bool { return data.asked.Load() >= tries })
+	}
+	if n := c.queue(); n != 1 || data.wasDeleted(dataID) {
+		t.Errorf("%d entries are queued after failures, deleted %v", n, data.wasDeleted(dataID))
+	}
+	data.down.Store(false)
+	eventually(t, "the data go", func() bool { return data.wasDeleted(dataID) && c.queue() == 0 })
+}
+
+// TestANewHolderIsToldFirst: PROTOCOLS H2. A new holder that serves, and whose
+// grace is over, purges nothing while a live session has not reported to it.
+func TestANewHolderIsToldFirst(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, single, quick(nil))
+	k := c.caller(7).open(1)
+	held, _ := k.makeOrphan("held")
+	k.report(1, 1, held)
+	c.kill(0)
+	c.start(0)
+	c.waitReady(0)
+	eventually(t, "it holds the shard", func() bool { return c.holder(1) == 0 })
+	time.Sleep(5 * 300 * time.Millisecond) // its grace, several times
+	k.must(1, getattr(held))
+	k.report(1, 2)
+	eventually(t, "it goes once all have reported", func() bool { return fserr.Kind(k.do(1, getattr(held)).Error) == fserr.Stale })
 }
