@@ -113,6 +113,9 @@ func (m *Mount) mountBySetuidHelper(fs fuse.RawFileSystem, cfg Config, options *
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		return errors.New("mounting without being root needs fusermount3 (package fuse3)")
 	}
+	if cfg.Options.AllowOther && !othersMayBeLetIn(fuseConf) {
+		return fmt.Errorf("mount %s: allow_other without being root needs the line user_allow_other in %s", m.dir, fuseConf)
+	}
 	options.Options = []string{"default_permissions"}
 	for _, b := range bits() {
 		if b.flag != 0 && *b.field(&cfg.Options) {
@@ -127,9 +130,27 @@ func (m *Mount) mountBySetuidHelper(fs fuse.RawFileSystem, cfg Config, options *
 	return nil
 }
 
-// CheckDevice tells whether this machine has the FUSE device.
+// fuseConf is fusermount3's.
+const fuseConf = "/etc/fuse.conf"
+
+// othersMayBeLetIn tells whether fusermount3 takes allow_other from anybody.
+func othersMayBeLetIn(conf string) bool {
+	b, err := os.ReadFile(conf)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.TrimSpace(line) == "user_allow_other" {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckDevice tells whether this machine has the FUSE device and this user may
+// use it.
 func CheckDevice() error {
-	if _, err := os.Stat(devFuse); err != nil {
+	if err := unix.Access(devFuse, unix.R_OK|unix.W_OK); err != nil {
 		return noDevice(err)
 	}
 	return nil
@@ -139,6 +160,8 @@ func noDevice(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return fmt.Errorf("no %s on this machine: load the kernel module (modprobe fuse), or give the container the device", devFuse)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%s: uid %d may not use it (%w): mount as root, or let users in (chmod 666 %s)", devFuse, os.Geteuid(), err, devFuse)
 	}
 	return fmt.Errorf("%s: %w", devFuse, err)
 }

@@ -131,3 +131,18 @@ func TestNoDevice(t *testing.T) {
 		}
 	}
 }
+
+func TestOthersMayBeLetIn(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "fuse.conf")
+	if othersMayBeLetIn(conf) {
+		t.Error("without a file")
+	}
+	for text, want := range map[string]bool{"": false, "#user_allow_other\n": false, "mount_max = 9\nuser_allow_other \n": true} {
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := othersMayBeLetIn(conf); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

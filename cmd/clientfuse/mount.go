@@ -82,7 +82,11 @@ func (m *mounter) run(ctx context.Context, dir string, out io.Writer) (err error
 	}
 	forget := recordPid(dir, logger)
 	defer forget()
-	fmt.Fprintf(out, "mounted %s on %s (%s); unmount with: umount %s\n", c.ClusterID(), dir, options, dir)
+	unmounter := "umount"
+	if os.Geteuid() != 0 {
+		unmounter = "fusermount3 -u"
+	}
+	fmt.Fprintf(out, "mounted %s on %s (%s); unmount with: %s %s\n", c.ClusterID(), dir, options, unmounter, dir)
 	ready.report(nil)
 	select {
 	case <-server.Done():
