@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,4 +109,64 @@ func plainFiles(b *testing.B, name string, part []byte) (write, read time.Durati
 		return nil
 	})
 	return write, read
+}
+
+// BenchmarkSmallFiles writes new files of 100 KB, which is what data sets
+// consist of; the CPU time of an operation is that of client and both replicas.
+func BenchmarkSmallFiles(b *testing.B) {
+	const smallBytes = 100_000
+	for _, parallel := range []int{1, 16} {
+		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
+			c := newCluster(b, clusterOptions{servers: 3, replicas: 2, lease: 3 * time.Second, pgs: 32})
+			d := c.client(1)
+			p := randomBytes(1, smallBytes)
+			mustWrite(b, d, testFile(1), p, 0)
+			var next atomic.Uint64
+			each := func(do func(id base.DataID) error) error {
+				var g errgroup.Group
+				for range parallel {
+					g.Go(func() error {
+						for {
+							i := next.Add(1)
+							if i > uint64(b.N) {
+								return nil
+							}
+							if err := do(base.DataID(1000 + i)); err != nil {
+								return err
+							}
+						}
+					})
+				}
+				next.Store(0)
+				return g.Wait()
+			}
+			before := cpuTime(b)
+			b.ResetTimer()
+			write := timed(b, func() error {
+				return each(func(id base.DataID) error { _, err := d.WriteAt(b.Context(), testFile(id), p, 0); return err })
+			})
+			between := cpuTime(b)
+			read := timed(b, func() error {
+				return each(func(id base.DataID) error {
+					_, err := d.ReadAt(b.Context(), testFile(id), make([]byte, smallBytes), 0)
+					return err
+				})
+			})
+			b.StopTimer()
+			n := float64(b.N)
+			b.ReportMetric(write.Seconds()*1e6/n, "write-us")
+			b.ReportMetric((between-before).Seconds()*1e6/n, "write-cpu-us")
+			b.ReportMetric(read.Seconds()*1e6/n, "read-us")
+			b.ReportMetric((cpuTime(b)-between).Seconds()*1e6/n, "read-cpu-us")
+		})
+	}
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

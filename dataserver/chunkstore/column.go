@@ -38,8 +38,17 @@ type column struct {
 	newEntry  atomic.Bool   // the directory entry is not durable yet
 }
 
+// dirIDsBits: that many data ids in a row have the same directory. Ids are
+// counters, and files made at the same time belong together: a file system keeps
+// what is in one directory close, so a new file then costs no directory, bitmap and
+// inode page of its own.
+const dirIDsBits = 13
+
 func (s *Store) dirOf(key Key) string {
-	h := uint64(key.Data) * 0x9e3779b97f4a7c15 >> 56
+	h := uint64(key.Data) >> dirIDsBits & 0xff
+	if s.format == 1 {
+		h = uint64(key.Data) * 0x9e3779b97f4a7c15 >> 56
+	}
 	return filepath.Join(s.pgDir(key.Pool, key.PG), fmt.Sprintf("%02x", h))
 }
 
@@ -184,17 +193,14 @@ func (s *Store) ensureOpen(c *column, create bool, epoch uint64) (ok bool, err e
 	if c.file != nil {
 		return true, nil
 	}
-	f, err := s.fs.OpenFile(c.path, os.O_RDWR)
-	if errors.Is(err, fs.ErrNotExist) {
-		if !create {
-			return false, nil
-		}
-		return true, s.createLocked(c, epoch)
-	}
-	if err != nil {
-		return false, ioError("open column", c.key, err)
+	f, err := s.openColumn(c, create)
+	if f == nil || err != nil {
+		return false, err
 	}
 	if err := s.readHeader(c, f, epoch); err != nil {
+		if length, e := f.Size(); e == nil && length == 0 {
+			err = errors.Join(err, s.fs.Remove(c.path)) // nothing is left of a failed creation
+		}
 		return false, errors.Join(err, f.Close())
 	}
 	c.file = f
@@ -202,22 +208,27 @@ func (s *Store) ensureOpen(c *column, create bool, epoch uint64) (ok bool, err e
 	return true, nil
 }
 
-func (s *Store) createLocked(c *column, epoch uint64) error {
-	dir := filepath.Dir(c.path)
-	if err := s.ensureDir(dir); err != nil {
-		return ioError("create column", c.key, err)
+// openColumn opens the column's file, and makes it if it is missing and create
+// is set; else it returns nil for a missing one.
+func (s *Store) openColumn(c *column, create bool) (File, error) {
+	flag := os.O_RDWR
+	if create {
+		flag |= os.O_CREATE
 	}
-	f, err := s.fs.OpenFile(c.path, os.O_RDWR|os.O_CREATE)
+	f, err := s.fs.OpenFile(c.path, flag)
+	if errors.Is(err, fs.ErrNotExist) {
+		if !create {
+			return nil, nil
+		}
+		if err := s.makeDir(filepath.Dir(c.path)); err != nil {
+			return nil, ioError("create column", c.key, err)
+		}
+		f, err = s.fs.OpenFile(c.path, flag)
+	}
 	if err != nil {
-		return ioError("create column", c.key, err)
+		return nil, ioError("open column", c.key, err)
 	}
-	c.newEntry.Store(true)
-	if err := s.initialise(c, f, epoch); err != nil {
-		return errors.Join(err, f.Close(), s.fs.Remove(c.path))
-	}
-	c.file = f
-	s.open.Add(1)
-	return nil
+	return f, nil
 }
 
 // initialise writes the header of an empty column.
@@ -238,9 +249,9 @@ func (c *column) writeHeader(f File, cut uint64) error {
 	return nil
 }
 
-// readHeader loads the column's state. A file without a header is one whose
-// creation a crash interrupted: the first sync would have made it durable, so
-// nothing in the file was acknowledged as such.
+// readHeader loads the column's state. A file without a header was made a moment
+// ago, or is one whose creation a crash interrupted: the first sync would have made
+// it durable, so nothing in the file was acknowledged as such.
 func (s *Store) readHeader(c *column, f File, epoch uint64) error {
 	b := make([]byte, headerBytes)
 	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -252,8 +263,10 @@ func (s *Store) readHeader(c *column, f File, epoch uint64) error {
 	}
 	if length == 0 || s.suspect.Load() && [headerBytes]byte(b) == [headerBytes]byte{} {
 		c.newEntry.Store(true)
-		if err := f.Truncate(0); err != nil {
-			return ioError("open column", c.key, err)
+		if length > 0 {
+			if err := f.Truncate(0); err != nil {
+				return ioError("open column", c.key, err)
+			}
 		}
 		return s.initialise(c, f, epoch)
 	}
@@ -272,28 +285,40 @@ func (s *Store) readHeader(c *column, f File, epoch uint64) error {
 	return nil
 }
 
-// ensureDir makes a directory of columns and its parents durable, once.
-func (s *Store) ensureDir(dir string) error {
-	s.mu.Lock()
-	known := s.dirs[dir]
-	s.mu.Unlock()
-	if known {
-		return nil
-	}
+// makeDir makes a directory of columns and its parents. They are not durable
+// before syncEntry.
+func (s *Store) makeDir(dir string) error {
 	if err := s.fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	for d := filepath.Dir(dir); ; d = filepath.Dir(d) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := dir; d != s.dir; d = filepath.Dir(d) {
+		s.newDirs[d] = true
+	}
+	return nil
+}
+
+// syncEntry makes a column's entry in its directory durable, and the entries of
+// that directory and those above as far as this process may have made them: what
+// was there before was synced when the store was opened.
+func (s *Store) syncEntry(c *column) error {
+	for d := filepath.Dir(c.path); ; d = filepath.Dir(d) {
 		if err := s.fs.SyncDir(d); err != nil {
 			return err
 		}
-		if d == s.dir || d == "." || d == "/" {
+		s.mu.Lock()
+		isNew := s.newDirs[d]
+		s.mu.Unlock()
+		if !isNew || d == s.dir {
 			break
 		}
 	}
 	s.mu.Lock()
-	s.dirs[dir] = true
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	for d := filepath.Dir(c.path); d != s.dir; d = filepath.Dir(d) {
+		delete(s.newDirs, d)
+	}
 	return nil
 }
 

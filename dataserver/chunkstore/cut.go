@@ -2,7 +2,6 @@ package chunkstore
 
 import (
 	"hash/crc32"
-	"path/filepath"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
@@ -151,7 +150,7 @@ func (s *Store) syncColumn(c *column) error {
 		return c.syncError
 	}
 	if c.newEntry.Load() {
-		if err := s.fs.SyncDir(filepath.Dir(c.path)); err != nil {
+		if err := s.syncEntry(c); err != nil {
 			c.syncError = ioError("sync", c.key, err)
 			return c.syncError
 		}

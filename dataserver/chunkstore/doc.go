@@ -8,7 +8,7 @@
 //	FORMAT                      JSON: format version, cluster, server, incarnation, boot, clean
 //	inflight                    memory-mapped: the block ranges being written now
 //	tombstones                  log of deleted data ids
-//	pgs/<pool>.<pg>/<xx>/<data id>.<component>.<column>   one column, hex; xx is a hash of the data id
+//	pgs/<pool>.<pg>/<xx>/<data id>.<component>.<column>   one column, hex; xx is the same for data ids in a row
 //
 // A column file begins with a page that has a header and the checksums of the
 // first 256 blocks; then come those blocks; then groups of one page of checksums

@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// Format is the version of the directory's and the files' format.
-	Format = 1
+	// Format is the version of the directory's format. 1 spread data ids over a
+	// placement group's directories by a hash; such a directory is served as it is.
+	Format = 2
+	// columnFormat is that of column files.
+	columnFormat = 1
 	// BlockBytes is what one checksum covers.
 	BlockBytes = 4096
 
@@ -54,7 +57,7 @@ type header struct {
 // encode fills the first headerBytes of b.
 func (h *header) encode(b []byte) {
 	copy(b, magic[:])
-	binary.LittleEndian.PutUint32(b[8:], Format)
+	binary.LittleEndian.PutUint32(b[8:], columnFormat)
 	binary.LittleEndian.PutUint64(b[16:], uint64(h.key.Pool))
 	binary.LittleEndian.PutUint32(b[24:], uint32(h.key.PG))
 	binary.LittleEndian.PutUint32(b[28:], h.key.Component)
@@ -74,8 +77,8 @@ func decodeHeader(b []byte) (header, error) {
 	if crc32.Checksum(b[:72], castagnoli) != binary.LittleEndian.Uint32(b[72:]) {
 		return header{}, fserr.New(fserr.IO, "column header", fmt.Errorf("checksum mismatch"))
 	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != Format {
-		return header{}, fserr.New(fserr.NotSupported, "column header", fmt.Errorf("format %d, this program knows %d", v, Format))
+	if v := binary.LittleEndian.Uint32(b[8:]); v != columnFormat {
+		return header{}, fserr.New(fserr.NotSupported, "column header", fmt.Errorf("format %d, this program knows %d", v, columnFormat))
 	}
 	return header{
 		key: Key{

@@ -36,7 +36,7 @@ func FuzzIdentity(f *testing.F) {
 	f.Add([]byte(`{"format":9}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id, err := decodeIdentity(b)
-		if err == nil && (id.Format != Format || id.Incarnation == 0) {
+		if err == nil && (id.Format < 1 || id.Format > Format || id.Incarnation == 0) {
 			t.Fatalf("accepted %+v", id)
 		}
 		if err != nil && strings.Contains(err.Error(), "\n") {
@@ -127,7 +127,7 @@ func TestRefusedDirectories(t *testing.T) {
 	}
 	refused("another cluster", make1(), "belongs to cluster mine", Options{Cluster: "other"})
 	newer := make1()
-	write(newer, `{"format":2,"something":"new"}`)
+	write(newer, `{"format":3,"something":"new"}`)
 	refused("newer format", newer, "use a newer program", Options{})
 	damaged := make1()
 	write(damaged, `{"format":1`)

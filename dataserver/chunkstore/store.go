@@ -35,6 +35,7 @@ type Store struct {
 	dir      string
 	fs       FS
 	options  Options
+	format   int // of the directory; does not change while it is open
 	logger   *slog.Logger
 	lock     *os.File
 	inflight *inflight
@@ -50,7 +51,7 @@ type Store struct {
 	idle     *list.List // *column with refs == 0 and a file, least recently used first
 	unsynced int        // columns closed since the last flushClosed
 	flushing bool
-	dirs     map[string]bool
+	newDirs  map[string]bool // directories whose own entries may not be durable
 	closed   bool
 }
 
@@ -60,7 +61,7 @@ func Open(dir string, options Options) (*Store, error) {
 	options = withDefaults(options)
 	s := &Store{
 		dir: dir, fs: options.FS, options: options, logger: options.Logger,
-		columns: map[Key]*column{}, idle: list.New(), dirs: map[string]bool{},
+		columns: map[Key]*column{}, idle: list.New(), newDirs: map[string]bool{},
 	}
 	if err := s.fs.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -129,7 +130,10 @@ func (s *Store) start() error {
 		return fserr.New(fserr.WrongCluster, "open", fmt.Errorf("belongs to cluster %s, not %s", previous.Cluster, c))
 	}
 	s.identity = previous
-	s.identity.Format = Format
+	if !known {
+		s.identity.Format = Format
+	}
+	s.format = s.identity.Format
 	s.identity.Incarnation++
 	s.identity.Clean = false
 	crashed := known && !previous.Clean
