@@ -11,6 +11,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/mds"
 	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/placement/embedded"
@@ -21,14 +22,12 @@ var triple = placement.Bootstrap{Nodes: 3, Replicas: 3, Shards: 1}
 // TestAnotherNodeTakesOver: the holder dies without a word; operations go on, and
 // repetitions of what it answered return its results (PROTOCOLS B3, C2).
 func TestAnotherNodeTakesOver(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, triple, nil)
 	k := c.caller(7).open(1)
 	first := k.write(create(1, "before"))
 	made := k.must(1, first)
-	dead := c.holder(1)
-	if dead < 0 {
-		t.Fatal("nobody holds the shard that just answered")
-	}
+	dead := c.holding(1)
 	c.kill(dead)
 	begin := time.Now()
 	k.must(1, k.write(create(1, "after")))
@@ -39,10 +38,7 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 	// The killed node catches up, and is as good as the others.
 	c.start(dead)
 	c.waitReady(dead)
-	next := c.holder(1)
-	if next == dead || next < 0 {
-		t.Fatalf("holder is node %d after node %d died", next+1, dead+1)
-	}
+	next := c.holding(1)
 	begin = time.Now()
 	c.drain(next)
 	k.must(1, k.write(create(1, "drained")))
@@ -53,6 +49,13 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 	c.start(next)
 	c.waitReady(next)
 	c.equalReplicas(1)
+}
+
+// holding waits until a node serves the shard, and returns its index.
+func (c *cluster) holding(shard base.ShardID) (holder int) {
+	c.t.Helper()
+	eventually(c.t, "a node holds the shard", func() bool { holder = c.holder(shard); return holder >= 0 })
+	return holder
 }
 
 // equalReplicas compares the checksums of all replicas.
@@ -89,6 +92,7 @@ func (c *cluster) equalReplicas(shard uint64) {
 // TestEtcdIsNotNeededToServe: with etcd gone, known clients are served, also by
 // another holder.
 func TestEtcdIsNotNeededToServe(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, triple, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "before")))
@@ -108,7 +112,7 @@ func TestEtcdIsNotNeededToServe(t *testing.T) {
 	if m, err := watch.Recv(); err != nil || len(m.Nodes) != 3 || len(m.Shards) != 1 {
 		t.Errorf("the last known map: %v, %v", m, err)
 	}
-	dead := c.holder(1)
+	dead := c.holding(1)
 	c.kill(dead)
 	k.must(1, k.write(create(1, "failover")))
 	k.must(1, lookup(1, "before"))
@@ -135,6 +139,7 @@ func TestEtcdIsNotNeededToServe(t *testing.T) {
 // TestOldStateIsRefusedAndRebuilt: PROTOCOLS A6, with the command that the refusal
 // names.
 func TestOldStateIsRefusedAndRebuilt(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, triple, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "a")))
@@ -175,6 +180,7 @@ func TestOldStateIsRefusedAndRebuilt(t *testing.T) {
 
 // TestTheOnlyReplicaIsNotDiscarded: PROTOCOLS A6.
 func TestTheOnlyReplicaIsNotDiscarded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "a")))
@@ -191,14 +197,14 @@ func TestTheOnlyReplicaIsNotDiscarded(t *testing.T) {
 
 // TestWrongStarts: each is one clear line, and nothing is lost.
 func TestWrongStarts(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "a")))
 	running := c.settings(0)
-	running.RaftListen = freeAddress(t)
+	running.RaftListen = loopback.Addresses(t, 1)[0]
 	check := func(name, want string, config mds.Config) {
 		t.Helper()
-		config.StartTimeout = time.Second
 		n, err := mds.New(t.Context(), config)
 		if err == nil {
 			n.Close()
@@ -215,14 +221,14 @@ func TestWrongStarts(t *testing.T) {
 	taken.Listen = c.nodes[0].Addr()
 	check("a port in use", "in use by another process", taken)
 	away := fresh
-	away.Etcd = []string{"127.0.0.1:1"}
+	away.Etcd, away.StartTimeout = []string{"127.0.0.1:1"}, time.Second
 	check("no etcd", "etcd at 127.0.0.1:1", away)
 	lost := fresh
 	lost.Node = 1
 	check("a lost data directory", "--rebuild", lost)
 	c.kill(0)
 	moved := c.settings(0)
-	moved.RaftListen = freeAddress(t)
+	moved.RaftListen = loopback.Addresses(t, 1)[0]
 	check("another raft address", "cannot be changed", moved)
 	other := c.settings(0)
 	other.EtcdPrefix = "/another"

@@ -17,15 +17,17 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/mds"
 	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/placement/embedded"
 )
 
 // patience bounds every wait of these tests.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // cluster is a few nodes in this process, on an etcd of their own.
 type cluster struct {
@@ -46,23 +48,13 @@ func testLogger(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, nil)).With("test", t.Name())
 }
 
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // newCluster starts the nodes and waits until they are ready.
 func newCluster(t testing.TB, shape placement.Bootstrap, config func(*mds.Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), config: config, shape: shape}
 	var err error
-	if c.etcd, err = embedded.Start(t.Context(), embedded.Config{Dir: filepath.Join(c.dir, "etcd")}); err != nil {
+	listen := net.JoinHostPort(loopback.Host(t), "0") // tests start it again at the same address
+	if c.etcd, err = embedded.Start(t.Context(), embedded.Config{Dir: filepath.Join(c.dir, "etcd"), Listen: listen}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -76,9 +68,7 @@ func newCluster(t testing.TB, shape placement.Bootstrap, config func(*mds.Config
 		}
 	})
 	c.nodes = make([]*mds.Server, shape.Nodes)
-	for range shape.Nodes {
-		c.raft = append(c.raft, freeAddress(t))
-	}
+	c.raft = loopback.Addresses(t, shape.Nodes)
 	for i := range c.nodes {
 		c.start(i)
 	}
@@ -274,28 +264,29 @@ func (k *caller) write(op *canopyv1.Op) *canopyv1.Op {
 // that is. The same operation, with the same number, is sent each time.
 func (k *caller) do(shard base.ShardID, op *canopyv1.Op) *canopyv1.Result {
 	k.c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for i := 0; time.Now().Before(deadline); i++ {
-		n := k.c.nodes[i%len(k.c.nodes)]
-		if n == nil {
-			continue
+	var answer *canopyv1.Result
+	await.Until(k.c.t, patience, "a node answers an operation", func() bool {
+		for _, n := range k.c.nodes {
+			if n == nil {
+				continue
+			}
+			r := k.try(n, shard, op)
+			if r == nil {
+				k.mu.Lock()
+				delete(k.pipes, n)
+				k.mu.Unlock()
+				continue
+			}
+			switch fserr.Kind(r.Error) {
+			case fserr.NotHolder, fserr.NotReady, fserr.Busy, fserr.TimedOut, fserr.UnknownShard:
+				continue
+			}
+			answer = r
+			return true
 		}
-		r := k.try(n, shard, op)
-		if r == nil {
-			k.mu.Lock()
-			delete(k.pipes, n)
-			k.mu.Unlock()
-			continue
-		}
-		switch fserr.Kind(r.Error) {
-		case fserr.NotHolder, fserr.NotReady, fserr.Busy, fserr.TimedOut, fserr.UnknownShard:
-			time.Sleep(5 * time.Millisecond)
-			continue
-		}
-		return r
-	}
-	k.c.t.Fatalf("no node answered %v within %v", op, patience)
-	return nil
+		return false
+	})
+	return answer
 }
 
 // must is do for operations that have to succeed.
@@ -355,11 +346,5 @@ func (c *cluster) holder(shard base.ShardID) int {
 // eventually polls a condition.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Until(t, patience, what, ok)
 }

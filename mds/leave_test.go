@@ -44,6 +44,7 @@ func (c *cluster) status(i int) []*canopyv1.ShardStatus {
 // when the shard no longer needs it, and the node can have another one later
 // (PROTOCOLS A6).
 func TestTheMapTakesAReplicaAway(t *testing.T) {
+	t.Parallel()
 	for _, shape := range []placement.Bootstrap{{Nodes: 4, Replicas: 3, Shards: 1}, {Nodes: 2, Replicas: 1, Shards: 1}} {
 		t.Run(fmt.Sprint(shape.Replicas, " replicas"), func(t *testing.T) {
 			c := newCluster(t, shape, nil)
@@ -56,7 +57,7 @@ func TestTheMapTakesAReplicaAway(t *testing.T) {
 			spare := shape.Nodes - 1
 			for round := range 3 {
 				k.must(1, k.write(create(1, fmt.Sprint("before", round))))
-				from := c.holder(1)
+				from := c.holding(1)
 				c.move(place, 1, from, spare)
 				k.must(1, k.write(create(1, fmt.Sprint("while", round))))
 				eventually(t, "the old replica goes", func() bool { return len(c.status(from)) == 0 })
@@ -76,10 +77,11 @@ func TestTheMapTakesAReplicaAway(t *testing.T) {
 
 // A drained node is no holder until it is resumed.
 func TestADrainedNodeIsResumed(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, triple, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "a")))
-	from := c.holder(1)
+	from := c.holding(1)
 	admin := canopyv1.NewAdminClient(connect(t, c.nodes[from].Addr()))
 	cluster := canopyv1.NewClusterClient(connect(t, c.nodes[from].Addr()))
 	drained := func() bool {
@@ -93,7 +95,7 @@ func TestADrainedNodeIsResumed(t *testing.T) {
 		t.Fatalf("%v, drained %v", err, drained())
 	}
 	k.must(1, k.write(create(1, "b")))
-	other := c.holder(1)
+	other := c.holding(1)
 	if other == from {
 		t.Fatal("the drained node holds the shard")
 	}
@@ -112,6 +114,7 @@ func TestADrainedNodeIsResumed(t *testing.T) {
 
 // ShardStatus says what a crash would leave of the state.
 func TestFlushedIndexIsReported(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "a")))

@@ -13,6 +13,7 @@ import (
 var single = placement.Bootstrap{Nodes: 1, Replicas: 1, Shards: 1}
 
 func TestNamespaceThroughAStream(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	made := k.must(1, k.write(create(1, "a")))
@@ -35,6 +36,7 @@ func TestNamespaceThroughAStream(t *testing.T) {
 }
 
 func TestABatchAnswersEveryOperation(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	n := c.nodes[0]
@@ -57,6 +59,7 @@ func TestABatchAnswersEveryOperation(t *testing.T) {
 
 // TestARepeatReturnsTheFirstResult: PROTOCOLS C2, C4, also after a restart.
 func TestARepeatReturnsTheFirstResult(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	op := k.write(create(1, "once"))
@@ -88,6 +91,7 @@ func TestARepeatReturnsTheFirstResult(t *testing.T) {
 
 // TestUnknownSessionsAreRefused: PROTOCOLS C3.
 func TestUnknownSessionsAreRefused(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7)
 	if r := k.do(1, k.write(create(1, "a"))); fserr.Kind(r.Error) != fserr.SessionExpired {
@@ -105,6 +109,7 @@ func TestUnknownSessionsAreRefused(t *testing.T) {
 }
 
 func TestMalformedOperationsAreAnswered(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	n := c.nodes[0]
@@ -144,6 +149,7 @@ func TestMalformedOperationsAreAnswered(t *testing.T) {
 }
 
 func TestWrongShard(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, placement.Bootstrap{Nodes: 2, Replicas: 1, Shards: 2}, nil)
 	k := c.caller(7)
 	there := -1
@@ -171,6 +177,7 @@ func TestWrongShard(t *testing.T) {
 
 // TestOutstandingIsBounded: more than the limit is Busy with a time to come back.
 func TestOutstandingIsBounded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	k := c.caller(7).open(1)
 	var ops []*canopyv1.Op
@@ -198,6 +205,7 @@ func TestOutstandingIsBounded(t *testing.T) {
 }
 
 func TestStatusAndMap(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, single, nil)
 	conn := connect(t, c.nodes[0].Addr())
 	status, err := canopyv1.NewClusterClient(conn).Status(t.Context(), &canopyv1.StatusRequest{})

@@ -41,3 +41,17 @@ func Nil(t testing.TB, within time.Duration, what string, check func() error) {
 		time.Sleep(pause)
 	}
 }
+
+// Throughout fails the test if ok does not hold for the whole time: for what must
+// not happen, however long one waits.
+func Throughout(t testing.TB, length time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(longPause) {
+		if !ok() {
+			t.Fatalf("not any more after %v: %s", time.Since(begun), what)
+		}
+		if time.Since(begun) >= length {
+			return
+		}
+	}
+}

@@ -64,3 +64,19 @@ func TestNil(t *testing.T) {
 		}
 	})
 }
+
+func TestThroughout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure, took := ends(func(t testing.TB) { Throughout(t, time.Second, "true", func() bool { return true }) })
+		if failure != "" || took < time.Second {
+			t.Errorf("%q after %v", failure, took)
+		}
+		begun := time.Now()
+		failure, took = ends(func(t testing.TB) {
+			Throughout(t, time.Minute, "for a second", func() bool { return time.Since(begun) < time.Second })
+		})
+		if !strings.Contains(failure, "for a second") || took > time.Second+longPause {
+			t.Errorf("%q after %v", failure, took)
+		}
+	})
+}
