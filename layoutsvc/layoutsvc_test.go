@@ -14,6 +14,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/placement/embedded"
 )
@@ -91,13 +92,16 @@ func (r *running) stop() {
 		if err != nil {
 			r.t.Errorf("stop: %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		r.t.Error("stop hangs")
 	}
 }
 
+// patience bounds every wait of these tests.
+const patience = 60 * time.Second
+
 func background(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -106,20 +110,20 @@ func background(t testing.TB) context.Context {
 func register(t testing.TB, request *canopyv1.RegisterServerRequest, instances ...*running) *canopyv1.RegisterServerResponse {
 	t.Helper()
 	request.Address = "127.0.0.1:1"
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	var answer *canopyv1.RegisterServerResponse
+	await.Until(t, patience, "a leader takes the registration", func() bool {
 		for _, i := range instances {
-			answer, err := i.client.RegisterServer(background(t), request)
-			if err != nil {
+			var err error
+			if answer, err = i.client.RegisterServer(background(t), request); err != nil {
 				t.Fatal(err)
 			}
 			if kind := fserr.Kind(answer.Error); kind != fserr.NotHolder && kind != fserr.NotReady {
-				return answer
+				return true
 			}
 		}
-		if time.Now().After(until) {
-			t.Fatal("no leader takes the registration")
-		}
-	}
+		return false
+	})
+	return answer
 }
 
 func firstMap(t testing.TB, r *running) *canopyv1.PoolMap {
@@ -140,6 +144,7 @@ func firstMap(t testing.TB, r *running) *canopyv1.PoolMap {
 // TestPoolIsMadeOnce: with the wanted number of servers, by the leader, seen by
 // all instances, and still there after a restart.
 func TestPoolIsMadeOnce(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	a, b := f.start(nil), f.start(nil)
 	first := register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a, b)
@@ -160,11 +165,7 @@ func TestPoolIsMadeOnce(t *testing.T) {
 		}
 	}
 	for _, i := range []*running{a, b} {
-		for until := time.Now().Add(10 * time.Second); len(firstMap(t, i).Pools) != 1; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatal("an instance does not show the pool")
-			}
-		}
+		await.Until(t, patience, "each instance shows the pool", func() bool { return len(firstMap(t, i).Pools) == 1 })
 	}
 	a.stop()
 	b.stop()
@@ -178,6 +179,7 @@ func TestPoolIsMadeOnce(t *testing.T) {
 // TestLeaderChange: the next leader takes over, and waits for leases that the
 // one before may have given.
 func TestLeaderChange(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	a := f.start(nil)
 	first := register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
@@ -187,39 +189,35 @@ func TestLeaderChange(t *testing.T) {
 	if err != nil || fserr.Kind(answer.Error) != fserr.NotHolder || answer.LeaderAddress != a.address {
 		t.Fatalf("heartbeat at the one that does not lead: %v, %v", answer, err)
 	}
+	tookOver := time.Now() // not before: it does not lead yet
 	a.stop()
-	var tookOver time.Time
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	await.Until(t, patience, "the other leads", func() bool {
+		asked := time.Now()
 		answer, err := b.client.HeartbeatServer(background(t), &canopyv1.HeartbeatServerRequest{Server: first.Server, Incarnation: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if answer.Error == 0 {
-			tookOver = time.Now()
-			break
+		if answer.Error != 0 {
+			tookOver = asked
 		}
-		if time.Now().After(until) {
-			t.Fatalf("nobody leads: %v", answer)
-		}
-	}
+		return answer.Error == 0
+	})
 	// The second server is silent: it leaves, but not before a lease that it may
 	// have had from the leader before is over.
-	for {
+	await.Until(t, patience, "the silent server is taken out", func() bool {
 		answer, err := b.client.HeartbeatServer(background(t), &canopyv1.HeartbeatServerRequest{Server: first.Server, Incarnation: 1})
 		if err != nil || answer.Error != 0 {
 			t.Fatalf("heartbeat: %v, %v", answer, err)
 		}
-		if m := firstMap(t, b); len(m.Pools[0].Pgs[0].InSync) == 1 {
-			if m.Pools[0].Pgs[0].InSync[0] != first.Server {
-				t.Fatalf("server %d was taken out, not %d", first.Server, second.Server)
-			}
-			break
+		m := firstMap(t, b)
+		if len(m.Pools[0].Pgs[0].InSync) != 1 {
+			return false
 		}
-		if time.Since(tookOver) > 20*time.Second {
-			t.Fatal("a silent server is never taken out")
+		if m.Pools[0].Pgs[0].InSync[0] != first.Server {
+			t.Fatalf("server %d was taken out, not %d", first.Server, second.Server)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return true
+	})
 	if waited := time.Since(tookOver); waited < 900*time.Millisecond {
 		t.Errorf("the new leader waited %v for a lease of 1 s", waited)
 	}
@@ -234,8 +232,11 @@ func TestLeaderChange(t *testing.T) {
 // under the present epoch; a member that leaves has confirmed or its lease is
 // over when the answer comes; the last member stays.
 func TestReportReplica(t *testing.T) {
+	t.Parallel()
+	const lease = 4 * time.Second
 	f := newFixture(t)
-	a := f.start(nil)
+	a := f.start(func(c *Config) { c.ServerLease = lease })
+	registered := time.Now()
 	ids := []uint64{
 		register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a).Server,
 		register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a).Server,
@@ -261,12 +262,11 @@ func TestReportReplica(t *testing.T) {
 			t.Errorf("%s: accepted: %v", what, answer)
 		}
 	}
-	started := time.Now()
 	answer := report(&canopyv1.ReportReplicaRequest{Epoch: 1, Reporter: primary, Server: other})
 	if answer.Error != 0 || answer.Pg.Epoch != 2 || len(answer.Pg.InSync) != 1 {
 		t.Fatalf("out of sync: %v", answer)
 	}
-	if waited := time.Since(started); waited < 500*time.Millisecond {
+	if waited := time.Since(registered); waited < lease {
 		t.Errorf("the answer came after %v: the member neither confirmed nor is its lease over", waited)
 	}
 	if answer := report(&canopyv1.ReportReplicaRequest{Epoch: 2, Reporter: primary, Server: primary}); answer.Error == 0 {
@@ -287,17 +287,18 @@ func TestReportReplica(t *testing.T) {
 		t.Fatalf("in sync: %v", back)
 	}
 	beat(other, 1<<60)
-	started = time.Now()
+	started := time.Now()
 	if answer := report(&canopyv1.ReportReplicaRequest{Epoch: 3, Reporter: primary, Server: other}); answer.Error != 0 {
 		t.Fatalf("out of sync: %v", answer)
 	}
-	if waited := time.Since(started); waited > 900*time.Millisecond {
+	if waited := time.Since(started); waited > lease*9/10 {
 		t.Errorf("the answer came after %v though the member had confirmed", waited)
 	}
 }
 
 // TestRefusals: what may not register, and settings that make no sense.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	a := f.start(nil)
 	first := register(t, &canopyv1.RegisterServerRequest{Incarnation: 5}, a)
@@ -332,6 +333,7 @@ func TestRefusals(t *testing.T) {
 
 // TestStripeMap tells the servers of a range.
 func TestStripeMap(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	a := f.start(nil)
 	register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
