@@ -85,6 +85,7 @@ func (c *cable) pull(cut bool) {
 }
 
 func TestWatchAfterCompaction(t *testing.T) {
+	t.Parallel()
 	direct, e := newStore(t)
 	ctx := t.Context()
 	link := newCable(t, e.Address())
@@ -132,6 +133,7 @@ func TestWatchAfterCompaction(t *testing.T) {
 // TestEtcdAwayAndBack: the last known map is served, and registrations and
 // watches come back, on an etcd that was restarted after all leases lapsed.
 func TestEtcdAwayAndBack(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	e := startEtcd(t, dir)
 	address := e.Address()
@@ -168,6 +170,7 @@ func TestEtcdAwayAndBack(t *testing.T) {
 }
 
 func TestPortInUseIsOneLine(t *testing.T) {
+	t.Parallel()
 	_, e := newStore(t)
 	_, err := embedded.Start(t.Context(), embedded.Config{Dir: t.TempDir(), Listen: e.Address()})
 	if err == nil {

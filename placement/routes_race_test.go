@@ -14,6 +14,7 @@ import (
 // publish a subtree at the same moment, each on what it has read: whoever writes
 // last, the largest epoch stays.
 func TestRoutesGoForwardAtOnce(t *testing.T) {
+	t.Parallel()
 	s, e := newStore(t)
 	const writers, rounds = 4, 40
 	var stores []*placement.Store

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -11,13 +12,17 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/placement/embedded"
 )
 
+// patience bounds every wait of these tests.
+const patience = 60 * time.Second
+
 func startEtcd(t *testing.T, dir string) *embedded.Etcd {
 	t.Helper()
-	e, err := embedded.Start(t.Context(), embedded.Config{Dir: dir})
+	e, err := embedded.Start(t.Context(), embedded.Config{Dir: dir, Listen: net.JoinHostPort(loopback.Host(t), "0")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +34,7 @@ func open(t *testing.T, config placement.Config) *placement.Store {
 	if config.LeaseTTL == 0 {
 		config.LeaseTTL = time.Second
 	}
-	config.DialTimeout = 5 * time.Second
+	config.DialTimeout = patience
 	s, err := placement.Open(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +56,7 @@ func eventually(t *testing.T, s *placement.Store, what string, ok func() bool) {
 	t.Helper()
 	changes, cancel := s.Subscribe()
 	defer cancel()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
@@ -60,12 +65,13 @@ func eventually(t *testing.T, s *placement.Store, what string, ok func() bool) {
 		case <-changes:
 		case <-poll.C:
 		case <-deadline.C:
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
 
 func TestClusterIsCreatedOnce(t *testing.T) {
+	t.Parallel()
 	s, e := newStore(t)
 	ids := make([]string, 4)
 	var wg sync.WaitGroup
@@ -93,6 +99,7 @@ func TestClusterIsCreatedOnce(t *testing.T) {
 
 // TestAllocatedIDsAreUnique: PROTOCOLS A7.
 func TestAllocatedIDsAreUnique(t *testing.T) {
+	t.Parallel()
 	s, _ := newStore(t)
 	var mu sync.Mutex
 	seen := map[base.NodeID]bool{}
@@ -118,6 +125,7 @@ func noPersist(uint64) error { return nil }
 // TestOldStateIsRefused: PROTOCOLS A6. A directory that was restored from a copy
 // holds an incarnation that the cluster saw before.
 func TestOldStateIsRefused(t *testing.T) {
+	t.Parallel()
 	s, _ := newStore(t)
 	ctx := t.Context()
 	disk := uint64(0)
@@ -147,6 +155,7 @@ func TestOldStateIsRefused(t *testing.T) {
 // TestTwoStartsOfOneState: PROTOCOLS A6. Two processes on copies of the same
 // directory: one of them wins.
 func TestTwoStartsOfOneState(t *testing.T) {
+	t.Parallel()
 	s, e := newStore(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
@@ -184,6 +193,7 @@ func TestTwoStartsOfOneState(t *testing.T) {
 
 // TestRoutesGoForward: PROTOCOLS E8.
 func TestRoutesGoForward(t *testing.T) {
+	t.Parallel()
 	s, _ := newStore(t)
 	ctx := t.Context()
 	put := func(epoch, shard uint64) bool {
@@ -215,6 +225,7 @@ func TestRoutesGoForward(t *testing.T) {
 }
 
 func TestHolderHintsGoForward(t *testing.T) {
+	t.Parallel()
 	s, _ := newStore(t)
 	for _, step := range []struct {
 		epoch base.LeaseEpoch
@@ -227,6 +238,7 @@ func TestHolderHintsGoForward(t *testing.T) {
 }
 
 func TestOneWritesTheShardTable(t *testing.T) {
+	t.Parallel()
 	_, e := newStore(t)
 	want := placement.Bootstrap{Nodes: 3, Replicas: 3, Shards: 4}
 	stores := make([]*placement.Store, 3)
@@ -272,6 +284,7 @@ func TestBootstrapSettings(t *testing.T) {
 
 // TestPlacementGroupsAreAuthority: PROTOCOLS J3.
 func TestPlacementGroupsAreAuthority(t *testing.T) {
+	t.Parallel()
 	s, e := newStore(t)
 	ctx := t.Context()
 	pool := &canopyv1.Pool{Pool: 1, Name: "default", Replicas: 2}
