@@ -14,6 +14,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/memkv"
@@ -430,10 +431,6 @@ func (c *fakeCluster) names() []string {
 // eventually waits until the condition holds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	t.Helper()
+	await.Until(t, time.Minute, what, ok)
 }

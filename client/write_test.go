@@ -634,7 +634,7 @@ func randomAgainstModel(t *testing.T, age time.Duration) {
 	var calls atomic.Int64
 	d.setFail(func(op string, _ data.File, _, _ int64) error {
 		if age < writeBackAge && op == "write" && calls.Add(1)%3 == 0 {
-			time.Sleep(3 * time.Millisecond)
+			<-time.After(3 * time.Millisecond) // a slow server
 		}
 		return nil
 	})
