@@ -2,11 +2,13 @@ package mds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/namespace"
 	"github.com/canopyfs/canopy/shard/raftgroup"
 )
@@ -67,7 +69,10 @@ func (s *Server) startWanted(ctx context.Context) bool {
 				continue
 			}
 			if err := s.startReplica(ctx, info, base.ReplicaID(r.Replica)); err != nil {
-				if ctx.Err() == nil {
+				if errors.Is(err, fserr.IO) {
+					err = fmt.Errorf("%w; %s", err, s.dir.rebuildHint(s.Node()))
+				}
+				if ctx.Err() == nil && s.unsaid(base.ShardID(info.Shard), err) {
 					s.log.Error("a replica could not be started; trying again", "shard", info.Shard, "replica", r.Replica, "error", err)
 				}
 				all = false
@@ -75,6 +80,23 @@ func (s *Server) startWanted(ctx context.Context) bool {
 		}
 	}
 	return all
+}
+
+// said is what was logged last about a replica that cannot be started.
+type said struct {
+	text  string
+	until time.Time
+}
+
+// unsaid tells whether an error is to be logged: when it changed, and once a minute.
+// Only followMap's goroutine calls it.
+func (s *Server) unsaid(id base.ShardID, err error) bool {
+	last, now := s.said[id], time.Now()
+	if last.text == err.Error() && now.Before(last.until) {
+		return false
+	}
+	s.said[id] = said{err.Error(), now.Add(time.Minute)}
+	return true
 }
 
 // startReplica starts one replica: as one of those that the shard began with, or

@@ -51,11 +51,10 @@ type Server struct {
 	stopOnce sync.Once
 	stopErr  error
 
-	mu     sync.Mutex
-	hosted map[base.ShardID]*hosted
-	// wanted are the shards whose replica here is starting.
-	wanted  map[base.ShardID]bool
-	publish chan struct{} // wakes the publisher
+	mu      sync.Mutex
+	hosted  map[base.ShardID]*hosted
+	said    map[base.ShardID]said // followMap's
+	publish chan struct{}         // wakes the publisher
 }
 
 // Run runs a node until ctx is done, then drains it and closes it.

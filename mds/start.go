@@ -32,7 +32,7 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		ready:   make(chan struct{}),
 		failed:  make(chan error, 1),
 		hosted:  map[base.ShardID]*hosted{},
-		wanted:  map[base.ShardID]bool{},
+		said:    map[base.ShardID]said{},
 		publish: make(chan struct{}, 1),
 		events:  newEventHub(),
 	}
@@ -128,7 +128,7 @@ func (s *Server) register(ctx context.Context) error {
 	if id == 0 {
 		id = s.config.Node
 	}
-	if id == 0 {
+	for fresh := id == 0; fresh; fresh = s.place.Map().Node(id) != nil { // ids may have been given by hand
 		var err error
 		if id, err = s.place.AllocateNode(ctx); err != nil {
 			return err

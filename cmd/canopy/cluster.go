@@ -150,6 +150,7 @@ func (c *cluster) startNode(ready *sync.WaitGroup) {
 	role := nodeRole(1)
 	config := mds.Config{
 		DataDir:    filepath.Join(c.dir, role),
+		Node:       1, // so that a directory that was lost is not taken for a new node's
 		Listen:     c.plan.Addresses[role],
 		RaftListen: c.plan.Addresses[role+".raft"],
 		HTTPListen: c.plan.Addresses[role+".http"],

@@ -72,13 +72,16 @@ func (s *Server) serverOptions() ([]grpc.ServerOption, error) {
 }
 
 // logLevel keeps what happens all the time out of the log: calls that succeed,
-// answers of servers that start or stop, and streams whose client went away.
+// answers of servers that start or stop, and streams whose client went away. What
+// callers do wrong is no warning of this process's.
 func logLevel(code codes.Code) logging.Level {
 	switch code {
 	case codes.OK, codes.Canceled, codes.NotFound, codes.AlreadyExists, codes.Unavailable:
 		return logging.LevelDebug
 	case codes.Unknown, codes.Internal, codes.DataLoss:
 		return logging.LevelError
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.Unimplemented, codes.Unauthenticated:
+		return logging.LevelInfo // the caller's fault, and the caller is told
 	}
 	return logging.LevelWarn
 }
