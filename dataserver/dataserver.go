@@ -12,6 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
@@ -101,15 +104,17 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("dataserver: %w", err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	memory := link.NewPool()
 	front, err := service.New(service.Config{
 		Name: "dataserver", Listen: config.Listen, HTTPListen: config.HTTPListen,
 		Cluster: func() string { return store.Identity().Cluster }, Logger: config.Logger,
 		Memory: config.Memory, Advertise: config.Advertise, Registerer: config.Registerer, Gatherer: config.Gatherer,
+		Options: []grpc.ServerOption{experimental.BufferPool(memory)},
 	})
 	if err != nil {
 		return err
 	}
-	s, err := newServer(config, store, front)
+	s, err := newServer(config, store, front, memory)
 	if err != nil {
 		front.Stop(ctx)
 		return err
@@ -121,13 +126,13 @@ func Run(ctx context.Context, config Config) (err error) {
 	return s.serve(ctx)
 }
 
-func newServer(config Config, store *chunkstore.Store, front *service.Server) (*server, error) {
+func newServer(config Config, store *chunkstore.Store, front *service.Server, memory mem.BufferPool) (*server, error) {
 	s := &server{
 		config: config, logger: config.Logger, store: store, front: front,
 		lease:         &lease{clock: config.Clock},
 		clients:       newIntake(config.Workers, config.QueuedBytes/2),
 		replicas:      newIntake(config.Workers, config.QueuedBytes/2),
-		memory:        link.NewPool(),
+		memory:        memory,
 		groups:        map[groupKey]*group{},
 		recoverySlots: make(chan struct{}, maxRecoveries),
 	}
@@ -140,7 +145,7 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server) (*
 		Addresses: func() []string { return config.LayoutServices },
 		Cluster:   store.Identity().Cluster, Caller: s.caller, Logger: config.Logger,
 	})
-	s.peers = &peers{watcher: s.watcher, caller: s.caller, memory: config.Memory, links: map[base.NodeID]*link.Link{}}
+	s.peers = &peers{watcher: s.watcher, caller: s.caller, memory: config.Memory, buffers: s.memory, links: map[base.NodeID]*link.Link{}}
 	s.member = s.newMembership()
 	return s, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/client/data/link"
 	"github.com/canopyfs/canopy/client/data/poolmap"
@@ -17,6 +19,7 @@ type peers struct {
 	watcher *poolmap.Watcher
 	caller  func() wire.Caller
 	memory  *wire.Memory
+	buffers mem.BufferPool
 
 	mu     sync.Mutex
 	links  map[base.NodeID]*link.Link
@@ -50,7 +53,7 @@ func (p *peers) link(id base.NodeID) (*link.Link, error) {
 	if old != nil && old.Address() == address {
 		return old, nil
 	}
-	l, err := link.New(link.Config{Address: address, Caller: p.caller, Memory: p.memory})
+	l, err := link.New(link.Config{Address: address, Caller: p.caller, Memory: p.memory, Buffers: p.buffers})
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (d *Data) linksTo(id base.NodeID, address string) (l, old *serverLinks, err
 	old = l
 	l = &serverLinks{address: address}
 	for range d.config.ConnectionsPerServer {
-		x, err := link.New(link.Config{Address: address, Caller: d.caller, Memory: d.config.Memory})
+		x, err := link.New(link.Config{Address: address, Caller: d.caller, Memory: d.config.Memory, Buffers: d.memory})
 		if err != nil {
 			l.close()
 			return nil, nil, err

@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
@@ -24,6 +26,9 @@ type Config struct {
 	Caller  func() wire.Caller // who calls; asked for each stream
 	Logger  *slog.Logger
 	Memory  *wire.Memory // connects to a server of this process; nil: TCP alone
+	// Buffers is where what is received lies; nil: gRPC's own pool, which clears
+	// each buffer before it is filled.
+	Buffers mem.BufferPool
 	// QueuedRequests bounds what waits to be sent; 0: 64.
 	QueuedRequests int
 }
@@ -61,6 +66,9 @@ func New(config Config) (*Link, error) {
 		config.QueuedRequests = 64
 	}
 	options := append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()), config.Memory.DialOption())
+	if config.Buffers != nil {
+		options = append(options, experimental.WithBufferPool(config.Buffers))
+	}
 	conn, err := grpc.NewClient("passthrough:///"+config.Address, options...)
 	if err != nil {
 		return nil, fserr.New(fserr.Invalid, "dial", fmt.Errorf("%q: %w", config.Address, err))
