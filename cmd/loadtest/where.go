@@ -106,7 +106,7 @@ func (w *where) processes(ctx context.Context) *pids.Found {
 // dataDir returns where the cluster of this machine keeps its data: floors of
 // the disk are taken there. Empty if it is not known.
 func (w *where) dataDir() string {
-	instances, err := local.List(local.RunDir())
+	instances, err := local.Running()
 	if err != nil {
 		return ""
 	}

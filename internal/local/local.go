@@ -29,11 +29,14 @@ type Instance struct {
 // EnvCluster is the environment variable that names a cluster address.
 const EnvCluster = "CANOPY_CLUSTER"
 
+// rootRunDir is where root publishes. Everybody looks there too.
+const rootRunDir = "/run/canopy"
+
 // RunDir returns where instances are published: /run/canopy for root, else
 // canopy below XDG_RUNTIME_DIR or the temporary directory.
 func RunDir() string {
 	if os.Geteuid() == 0 {
-		return "/run/canopy"
+		return rootRunDir
 	}
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "canopy")
@@ -73,6 +76,17 @@ func Publish(dir string, in Instance) (remove func(), err error) {
 // List returns the instances published in dir whose process lives.
 func List(dir string) ([]Instance, error) { return list(dir, false) }
 
+// Running returns the instances of this machine that this user may find: root's
+// and the user's own.
+func Running() ([]Instance, error) {
+	found, err := List(RunDir())
+	if err != nil || RunDir() == rootRunDir {
+		return found, err
+	}
+	roots, err := List(rootRunDir)
+	return append(found, roots...), err
+}
+
 func list(dir string, clean bool) ([]Instance, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -111,7 +125,7 @@ func Find(flag string) (address string, err error) {
 	if env := os.Getenv(EnvCluster); env != "" {
 		return env, nil
 	}
-	found, err := List(RunDir())
+	found, err := Running()
 	if err != nil {
 		return "", err
 	}

@@ -116,7 +116,7 @@ func InstanceOf(typed string) (in Instance, ok bool, err error) {
 	if err != nil {
 		return Instance{}, false, err
 	}
-	instances, err := List(RunDir())
+	instances, err := Running()
 	if err != nil {
 		return Instance{}, false, err
 	}

@@ -120,7 +120,7 @@ func (f *Found) ask(ctx context.Context, a Ask, mount *[]int) (servers []int, er
 
 // findMount looks at the `canopy up` of this machine and at sessions.
 func findMount(ctx context.Context, c *inspect.Cluster, dir, here string) []int {
-	instances, err := local.List(local.RunDir())
+	instances, err := local.Running()
 	if err == nil {
 		for _, in := range instances {
 			if slices.Contains(in.Mounts, dir) {
