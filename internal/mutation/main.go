@@ -25,6 +25,7 @@
 //	go run ./internal/mutation                 all of it, some minutes (make rules)
 //	go run ./internal/mutation -rule B         rules that start with B
 //	go run ./internal/mutation -rule A1,C5 -v  with the failing tests' own words
+//	go run ./internal/mutation -pkg client     entries whose test is there or below
 //	go run ./internal/mutation -list           the table of docs/testing.md
 //
 // That every text is still there and every test still exists is checked by this
@@ -44,19 +45,20 @@ import (
 
 func main() {
 	rules := flag.String("rule", "", "only rules that start with one of these, separated by commas")
+	pkg := flag.String("pkg", "", "only entries whose test is in this folder or below")
 	list := flag.Bool("list", false, "print the table and run nothing")
 	verbose := flag.Bool("v", false, "print what the failing tests say")
 	timeout := flag.Duration("timeout", 2*time.Minute, "bound on one run of one test")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if err := run(ctx, *rules, *list, *verbose, *timeout); err != nil {
+	if err := run(ctx, *rules, *pkg, *list, *verbose, *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules string, list, verbose bool, timeout time.Duration) error {
+func run(ctx context.Context, rules, pkg string, list, verbose bool, timeout time.Duration) error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
@@ -65,9 +67,9 @@ func run(ctx context.Context, rules string, list, verbose bool, timeout time.Dur
 	if err != nil {
 		return err
 	}
-	chosen := choose(all, rules)
+	chosen := choose(all, rules, pkg)
 	if len(chosen) == 0 {
-		return fmt.Errorf("no rule starts with %q", rules)
+		return fmt.Errorf("no entry of a rule that starts with %q has its test in %q", rules, pkg)
 	}
 	if list {
 		printTable(os.Stdout, chosen)
@@ -82,13 +84,14 @@ func run(ctx context.Context, rules string, list, verbose bool, timeout time.Dur
 	return report(ctx, r, chosen, verbose)
 }
 
-// choose returns the entries of the rules that start with one of the prefixes.
-func choose(all []mutation, prefixes string) []mutation {
-	if prefixes == "" {
-		return all
-	}
+// choose returns the entries of the rules that start with one of the prefixes, and
+// whose test is in pkg or below.
+func choose(all []mutation, prefixes, pkg string) []mutation {
 	var chosen []mutation
 	for _, m := range all {
+		if pkg != "" && m.target.pkg != pkg && !strings.HasPrefix(m.target.pkg, pkg+"/") {
+			continue
+		}
 		for p := range strings.SplitSeq(prefixes, ",") {
 			if strings.HasPrefix(m.rule, p) {
 				chosen = append(chosen, m)

@@ -88,8 +88,11 @@ func (r *runner) unbroken(ctx context.Context, t target) verdict {
 		return bad(out, "the source does not build: %v", err)
 	}
 	out, err := r.test(ctx, t, env)
+	if err != nil { // on a busy machine a test of processes and leases can be too late, once
+		out, err = r.test(ctx, t, env)
+	}
 	if err != nil {
-		return bad(out, "the test fails unbroken: %v", err)
+		return bad(out, "the test fails unbroken, twice: %v", err)
 	}
 	if !strings.Contains(out, "--- PASS: "+t.test+" (") {
 		return bad(out, "there is no such test")
