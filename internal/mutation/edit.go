@@ -31,26 +31,34 @@ func broken(root string, m mutation) (map[string][]byte, error) {
 	return sources, nil
 }
 
-// apply makes the edit in the file's source.
+// apply makes the edit in the file's source. The text is looked for in the
+// function; if that is gone, or the text has moved out of it, in the whole file.
 func (e *edit) apply(src []byte) ([]byte, error) {
-	from, to := 0, len(src)
+	at, n := e.find(src, 0, len(src))
 	if e.fn != "" {
-		var err error
-		if from, to, err = function(e.file, src, e.fn); err != nil {
+		from, to, err := function(e.file, src, e.fn)
+		if err != nil {
 			return nil, err
 		}
-	}
-	found := e.pattern().FindAllIndex(src[from:to], -1)
-	if len(found) != 1 {
-		where := e.file
-		if e.fn != "" {
-			where += ", " + e.fn
+		if in, once := e.find(src, from, to); once == 1 {
+			at, n = in, once
 		}
-		return nil, fmt.Errorf("%s: the old text occurs %d times, want once: %s", where, len(found), strings.Join(e.old, " / "))
 	}
-	out := append([]byte(nil), src[:from+found[0][0]]...)
+	if n != 1 {
+		return nil, fmt.Errorf("%s %s: the old text occurs %d times, want once: %s", e.file, e.fn, n, strings.Join(e.old, " / "))
+	}
+	out := append([]byte(nil), src[:at[0]]...)
 	out = append(out, strings.Join(e.new, "\n")...)
-	return append(out, src[from+found[0][1]:]...), nil
+	return append(out, src[at[1]:]...), nil
+}
+
+// find returns where the old text is first between two offsets, and how often.
+func (e *edit) find(src []byte, from, to int) (at [2]int, n int) {
+	found := e.pattern().FindAllIndex(src[from:to], -1)
+	if len(found) > 0 {
+		at = [2]int{from + found[0][0], from + found[0][1]}
+	}
+	return at, len(found)
 }
 
 // pattern matches the old lines, whatever their indentation.
@@ -62,7 +70,8 @@ func (e *edit) pattern() *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(quoted, `\s*\n\s*`))
 }
 
-// function returns where the function or method of that name stands in src.
+// function returns where the function or method of that name stands in src:
+// nowhere if there is none.
 func function(file string, src []byte, name string) (from, to int, err error) {
 	fset := token.NewFileSet()
 	tree, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution)
@@ -75,7 +84,7 @@ func function(file string, src []byte, name string) (from, to int, err error) {
 			return fset.Position(fn.Pos()).Offset, fset.Position(fn.End()).Offset, nil
 		}
 	}
-	return 0, 0, fmt.Errorf("%s: no function %s", file, name)
+	return 0, 0, nil
 }
 
 // funcName returns Name, or Type.Name of a method.

@@ -8,8 +8,8 @@
 //	  new   session = &schema.Session{}
 //	  test  shard/namespace TestScripts/a1_apply
 //
-// "in" names a file and, where the text alone is not unique, a function (Name or
-// Type.Name) in which "old" occurs exactly once. Several old or new lines are one
+// "in" names a file and a function (Name or Type.Name) in which "old" occurs
+// exactly once; if it does not any more, then in the file. Several old or new lines are one
 // text; indentation does not count. No new line: the old text goes. Further
 // in/old/new lines are further edits of the same entry. Lines that start with #
 // are comments.
