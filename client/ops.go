@@ -134,51 +134,6 @@ func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
 	return res.Attr, nil
 }
 
-// SetAttr changes attributes of n and returns them after the change. Buffered
-// bytes below a new size are kept, those beyond it dropped.
-func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) (*Attr, error) {
-	sizes := set.Mask&canopyv1.SetAttrMask_SET_ATTR_SIZE != 0
-	if sizes && set.Size > maxFileBytes {
-		return nil, &fserr.Error{Kind: fserr.FileTooBig, Op: "setattr", Ino: n.ino}
-	}
-	st := n.file.Load()
-	if st != nil && set.Mask&^canopyv1.SetAttrMask_SET_ATTR_SIZE != 0 {
-		// A later size report would move the times and clear set-id bits again.
-		if err := st.flush(ctx, false); err != nil {
-			return nil, wrap(opSetAttr, err)
-		}
-	}
-	if st != nil && sizes {
-		unlock, err := st.lockSize(ctx)
-		if err != nil {
-			return nil, wrap(opSetAttr, err)
-		}
-		defer unlock()
-		if err := st.beforeTruncate(ctx, int64(set.Size)); err != nil {
-			return nil, wrap(opSetAttr, err)
-		}
-	}
-	asked := time.Now()
-	op := n.op(cred)
-	op.Call = &canopyv1.Op_SetAttr{SetAttr: &canopyv1.SetAttrCall{
-		Place: n.place(), Mask: uint32(set.Mask), Mode: set.Mode, Uid: set.UID, Gid: set.GID, Size: set.Size,
-		AtimeNs: set.AtimeNS, MtimeNs: set.MtimeNS, ByHandle: set.Handle != nil && set.Handle.writable()}}
-	res, err := c.do(ctx, opSetAttr, op)
-	if err != nil {
-		c.cache.dropAttr(n.ino)
-		return nil, err
-	}
-	n.movedTo(res.Place, res.Attr)
-	c.cache.putAttr(res.Attr, asked)
-	if res.Attr == nil {
-		return nil, fserr.New(fserr.Malformed, "setattr", nil)
-	}
-	if st != nil && sizes {
-		st.truncated(res.Attr, int64(set.Size))
-	}
-	return n.show(res.Attr), nil
-}
-
 // Access answers nil or an error as access(2) does; mask has its bits.
 func (c *Client) Access(ctx context.Context, cred Cred, n *Inode, mask uint32) error {
 	op := n.op(cred)

@@ -24,14 +24,30 @@ func (st *fileState) flushLocked(ctx context.Context, sync bool) error {
 	gen := st.gen
 	st.gen++
 	for {
+		unreported, err := st.writtenLocked(ctx, gen, sync)
+		if err != nil || !unreported {
+			return err
+		}
+		st.reportLocked()
+		if err := st.waitLocked(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// writtenLocked returns when the data servers have what was dirty up to the
+// generation, durably if asked for, and no report is on its way; unreported says
+// whether one is due.
+func (st *fileState) writtenLocked(ctx context.Context, gen uint64, sync bool) (unreported bool, err error) {
+	for {
 		if st.c.ctx.Err() != nil {
-			return fserr.NotConnected
+			return false, fserr.NotConnected
 		}
 		st.checkLossLocked()
 		pending, err := st.writeOlderLocked(ctx, gen)
 		switch {
 		case err != nil:
-			return err
+			return false, err
 		case pending:
 			err = st.waitLocked(ctx)
 		case sync && (st.whole || len(st.touched) > 0):
@@ -40,16 +56,31 @@ func (st *fileState) flushLocked(ctx context.Context, sync bool) error {
 			err = st.syncLocked(ctx)
 		case st.reporting:
 			err = st.waitLocked(ctx)
-		case st.unreported:
-			st.reportLocked()
-			err = st.waitLocked(ctx)
 		default:
-			return nil
+			return st.unreported, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
+}
+
+// flushUpToReport is flush without sync, but returns the report that is due at
+// the end, for the caller to send along with something else: reported or unreport
+// ends it. nil: none is due, or it was sent, as asked for by whole.
+func (st *fileState) flushUpToReport(ctx context.Context, whole bool) (*canopyv1.ReportSizeCall, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if whole {
+		return nil, st.flushLocked(ctx, false)
+	}
+	gen := st.gen
+	st.gen++
+	unreported, err := st.writtenLocked(ctx, gen, false)
+	if err != nil || !unreported {
+		return nil, err
+	}
+	return st.takeReportLocked(), nil
 }
 
 // writeOlderLocked starts the write-out of all dirty blocks that a flush of the
@@ -244,6 +275,15 @@ func (st *fileState) syncLocked(ctx context.Context) error {
 
 // reportLocked starts a size report of all that the data servers acknowledged.
 func (st *fileState) reportLocked() {
+	call := st.takeReportLocked()
+	if !st.c.spawn(func() { st.report(call) }) {
+		st.unreportLocked(call)
+	}
+}
+
+// takeReportLocked makes a report of all that the data servers acknowledged,
+// which is on its way from here on.
+func (st *fileState) takeReportLocked() *canopyv1.ReportSizeCall {
 	var end int64
 	for _, b := range st.blocks {
 		if len(b.written) > 0 {
@@ -253,8 +293,25 @@ func (st *fileState) reportLocked() {
 	}
 	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
 		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified}
-	if st.c.spawn(func() { st.report(call) }) {
-		st.reporting, st.unreported, st.allocated = true, false, 0
+	st.reporting, st.unreported, st.allocated = true, false, 0
+	return call
+}
+
+// unreport takes a report back that was not taken in.
+func (st *fileState) unreport(call *canopyv1.ReportSizeCall) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.unreportLocked(call)
+	st.settleLocked()
+}
+
+func (st *fileState) unreportLocked(call *canopyv1.ReportSizeCall) {
+	st.reporting, st.unreported, st.since = false, true, time.Now()
+	st.allocated += call.AllocatedBytes
+	for _, b := range st.blocks {
+		before := b.reporting.bytes() + b.written.bytes()
+		b.written, b.reporting = b.reporting.over(b.written), nil
+		st.c.flusher.budget.release(before - b.written.bytes())
 	}
 }
 
@@ -265,6 +322,11 @@ func (st *fileState) report(call *canopyv1.ReportSizeCall) {
 	asked := time.Now()
 	res, err := st.c.do(st.c.ctx, opReportSize, &canopyv1.Op{Subtree: uint64(st.n.subtreeID()), Cred: superuser,
 		Call: &canopyv1.Op_ReportSize{ReportSize: call}})
+	st.reported(call, res, err, asked)
+}
+
+// reported takes in what became of a report.
+func (st *fileState) reported(call *canopyv1.ReportSizeCall, res *canopyv1.Result, err error, asked time.Time) {
 	old := errors.Is(err, fserr.OldEpoch)
 	if res != nil {
 		st.n.movedTo(res.Place, res.Attr)

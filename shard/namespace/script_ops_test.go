@@ -79,6 +79,10 @@ func (r *rig) setAttrCall(l *words) *canopyv1.SetAttrCall {
 			c.Mask |= bit
 		}
 	}
+	if _, ok := l.opts["report"]; ok {
+		c.Report = &canopyv1.ReportSizeCall{Size: l.num("report", 0), SizeEpoch: l.num("epoch", 1), Changed: true,
+			AllocatedBytes: l.num("alloc", 0), KillPriv: l.flag("killing"), MtimeNs: int64(l.num("written", 0))}
+	}
 	for name, bit := range map[string]uint32{"atime-now": maskAtimeNow, "mtime-now": maskMtimeNow, "killpriv": maskKillPriv} {
 		if l.flag(name) {
 			c.Mask |= bit

@@ -23,7 +23,7 @@ const (
 func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetSetAttr()
 	who := identityOf(op.Cred)
-	if c.Mask&^maskAll != 0 {
+	if c.Mask&^maskAll != 0 || c.Report != nil && (c.Mask == 0 || c.Mask&maskSize != 0) {
 		return nil, fserr.Invalid
 	}
 	o, err := b.resolve(c.Place)
@@ -35,6 +35,15 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	if c.Mask == 0 {
 		return b.answer(o), nil
+	}
+	if c.Report != nil {
+		n, err := reportable(o, c.Report)
+		if err != nil {
+			return b.refusedReport(o, n), err
+		}
+		if _, err := b.takeReport(o, n, c.Report); err != nil {
+			return nil, err
+		}
 	}
 	if c.Mask&maskSize != 0 {
 		if err := b.truncate(o, c.Size, who); err != nil {

@@ -78,19 +78,26 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := o.file()
+	n, err := reportable(o, c)
+	if err != nil {
+		return b.refusedReport(o, n), err
+	}
+	changed, err := b.takeReport(o, n, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case c.Size > schema.MaxFileSize:
-		return nil, fserr.FileTooBig
+	case !changed:
+		return b.answer(o), nil
 	}
-	if err := checkSizeEpoch(n, c.SizeEpoch); err != nil {
-		return b.answer(o), err
-	}
+	return b.answer(o), b.save(o)
+}
+
+// takeReport takes a report of the file's size epoch into the object, which the
+// caller writes if it changed.
+func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCall) (changed bool, err error) {
 	size := max(n.SizeBytes, visibleSize(n, c.Size))
 	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.Size <= n.HighBytes {
-		return b.answer(o), nil
+		return false, nil
 	}
 	n.HasData = n.HasData || c.Size > 0 || c.Changed || c.AllocatedBytes > 0
 	n.SizeBytes = size
@@ -104,12 +111,12 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	if c.KillPriv {
 		if err := b.killPrivileges(o); err != nil {
-			return nil, err
+			return false, err
 		}
 	}
 	n.CtimeNS = max(n.CtimeNS, stamp)
 	n.Version++
-	return b.answer(o), b.save(o)
+	return true, nil
 }
 
 // stampOf returns the time of a write that a client reports: what its programs
@@ -121,6 +128,27 @@ func (b *batch) stampOf(n *schema.Inode, clientNS int64) int64 {
 		return b.nowNS
 	}
 	return min(max(clientNS, n.MtimeNS), b.nowNS)
+}
+
+// reportable returns the file that a report is about, and why the report cannot
+// be taken, if so: of a file, because of its epoch.
+func reportable(o *object, c *canopyv1.ReportSizeCall) (*schema.Inode, error) {
+	n, err := o.file()
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Size > schema.MaxFileSize:
+		return nil, fserr.FileTooBig
+	}
+	return n, checkSizeEpoch(n, c.SizeEpoch)
+}
+
+// refusedReport tells the reporter the file's epoch and cuts, if it is a file.
+func (b *batch) refusedReport(o *object, n *schema.Inode) *canopyv1.Result {
+	if n == nil {
+		return nil
+	}
+	return b.answer(o)
 }
 
 // checkSizeEpoch refuses a request of an older size epoch; the answer carries the

@@ -1755,16 +1755,19 @@ func (x *RenameCall) GetFlags() uint32 {
 
 // SetAttrCall changes what mask names.
 type SetAttrCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
-	Mask          uint32                 `protobuf:"varint,2,opt,name=mask,proto3" json:"mask,omitempty"` // SetAttrMask bits
-	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Size          uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
-	AtimeNs       int64                  `protobuf:"fixed64,7,opt,name=atime_ns,json=atimeNs,proto3" json:"atime_ns,omitempty"`
-	MtimeNs       int64                  `protobuf:"fixed64,8,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
-	ByHandle      bool                   `protobuf:"varint,9,opt,name=by_handle,json=byHandle,proto3" json:"by_handle,omitempty"` // the caller holds it open for writing: size needs no permission
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Place    *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	Mask     uint32                 `protobuf:"varint,2,opt,name=mask,proto3" json:"mask,omitempty"` // SetAttrMask bits
+	Mode     uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid      uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid      uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	Size     uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
+	AtimeNs  int64                  `protobuf:"fixed64,7,opt,name=atime_ns,json=atimeNs,proto3" json:"atime_ns,omitempty"`
+	MtimeNs  int64                  `protobuf:"fixed64,8,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	ByHandle bool                   `protobuf:"varint,9,opt,name=by_handle,json=byHandle,proto3" json:"by_handle,omitempty"` // the caller holds it open for writing: size needs no permission
+	// A size report that is taken in before the change, both or neither; its place
+	// is not used, and the mask names no size. OLD_EPOCH as of a report by itself.
+	Report        *ReportSizeCall `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1860,6 +1863,13 @@ func (x *SetAttrCall) GetByHandle() bool {
 		return x.ByHandle
 	}
 	return false
+}
+
+func (x *SetAttrCall) GetReport() *ReportSizeCall {
+	if x != nil {
+		return x.Report
+	}
+	return nil
 }
 
 type SetXattrCall struct {
@@ -3151,7 +3161,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bsrc_name\x18\x02 \x01(\fR\asrcName\x12\x17\n" +
 	"\adst_dir\x18\x03 \x01(\x04R\x06dstDir\x12\x19\n" +
 	"\bdst_name\x18\x04 \x01(\fR\adstName\x12\x14\n" +
-	"\x05flags\x18\x05 \x01(\rR\x05flags\"\xe8\x01\n" +
+	"\x05flags\x18\x05 \x01(\rR\x05flags\"\x9b\x02\n" +
 	"\vSetAttrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask\x12\x12\n" +
@@ -3161,7 +3171,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04size\x18\x06 \x01(\x04R\x04size\x12\x19\n" +
 	"\batime_ns\x18\a \x01(\x10R\aatimeNs\x12\x19\n" +
 	"\bmtime_ns\x18\b \x01(\x10R\amtimeNs\x12\x1b\n" +
-	"\tby_handle\x18\t \x01(\bR\bbyHandle\"v\n" +
+	"\tby_handle\x18\t \x01(\bR\bbyHandle\x121\n" +
+	"\x06report\x18\n" +
+	" \x01(\v2\x19.canopy.v1.ReportSizeCallR\x06report\"v\n" +
 	"\fSetXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
@@ -3362,39 +3374,40 @@ var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	41, // 32: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
 	41, // 33: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
 	41, // 34: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	41, // 35: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	41, // 36: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	41, // 37: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	41, // 38: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	41, // 39: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	42, // 40: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	42, // 41: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	42, // 42: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	41, // 43: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	43, // 44: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	44, // 45: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	31, // 46: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	42, // 47: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	34, // 48: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	35, // 49: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	36, // 50: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	37, // 51: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	41, // 52: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	41, // 53: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	41, // 54: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	31, // 55: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	41, // 56: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	1,  // 57: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	32, // 58: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	38, // 59: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	2,  // 60: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	33, // 61: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	39, // 62: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	60, // [60:63] is the sub-list for method output_type
-	57, // [57:60] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	25, // 35: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	41, // 36: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	41, // 37: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	41, // 38: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	41, // 39: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	41, // 40: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	42, // 41: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	42, // 42: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	42, // 43: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	41, // 44: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	43, // 45: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	44, // 46: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	31, // 47: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	42, // 48: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	34, // 49: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	35, // 50: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	36, // 51: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	37, // 52: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	41, // 53: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	41, // 54: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	41, // 55: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	31, // 56: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	41, // 57: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	1,  // 58: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	32, // 59: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	38, // 60: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	2,  // 61: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	33, // 62: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	39, // 63: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	61, // [61:64] is the sub-list for method output_type
+	58, // [58:61] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
