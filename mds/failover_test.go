@@ -220,6 +220,12 @@ func TestWrongStarts(t *testing.T) {
 	taken := fresh
 	taken.Listen = c.nodes[0].Addr()
 	check("a port in use", "in use by another process", taken)
+	takenRaft := fresh
+	takenRaft.RaftListen = c.raft[0]
+	check("a raft port in use", "in use by another process", takenRaft)
+	takenRaft.RaftListen = fresh.RaftListen // it was not registered under the other
+	takenRaft.Listen = c.nodes[0].Addr()
+	check("the same directory again", "in use by another process", takenRaft)
 	away := fresh
 	away.Etcd, away.StartTimeout = []string{"127.0.0.1:1"}, time.Second
 	check("no etcd", "etcd at 127.0.0.1:1", away)

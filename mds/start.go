@@ -1,11 +1,14 @@
 package mds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -110,6 +113,9 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := free(ctx, cmp.Or(s.config.RaftListen, s.config.RaftAdvertise)); err != nil {
+		return err
+	}
 	if err := s.register(ctx); err != nil {
 		return err
 	}
@@ -117,6 +123,19 @@ func (s *Server) start(ctx context.Context) (err error) {
 		return err
 	}
 	return s.openState()
+}
+
+// free tells whether the Raft address can be had. Dragonboat takes it later, when
+// the node is registered under it for ever.
+func free(ctx context.Context, address string) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("mds: raft address %s is in use by another process: stop it or choose another address", address)
+	}
+	if err != nil {
+		return fmt.Errorf("mds: raft address: %w", err)
+	}
+	return l.Close()
 }
 
 // register makes this process the node's one running instance (PROTOCOLS A6).

@@ -29,6 +29,9 @@ replicates them with the other servers of each placement group.`,
 			if len(config.LayoutServices) == 0 {
 				return errors.New("--layoutsvc is needed: HOST:PORT[,HOST:PORT...] of layout services")
 			}
+			if err := checkLabels(config.Labels); err != nil {
+				return err
+			}
 			logger, err := common.Logger(os.Stderr)
 			if err != nil {
 				return err
