@@ -55,7 +55,7 @@ unit: ## architecture test and unit tests, with the race detector
 
 .PHONY: cluster
 cluster: ## real processes and real mounts
-	$(GO) test -vet=off -timeout 30m -count=1 -parallel 3 $(CLUSTER_PACKAGES)
+	$(GO) test -vet=off -timeout 30m -count=1 -parallel 4 $(CLUSTER_PACKAGES)
 
 .PHONY: rules
 rules: ## break each rule of the protocols in turn: the test that stands for it must fail (some minutes)

@@ -48,7 +48,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestGivenDirectory runs the suite in an empty directory of any mount, named
+// TestGivenDirectory runs the suite and go-fuse's in an empty directory of any mount, named
 // by CANOPY_POSIX_DIR; with CANOPY_POSIX_DIR2, the same directory through a
 // second mount, also what two mounts show each other. Without them it checks
 // that the two directories of one file system count as two mounts of it.
@@ -62,6 +62,7 @@ func TestGivenDirectory(t *testing.T) {
 		t.Run("across", func(t *testing.T) { RunCrossMount(t, a, b) })
 	}
 	if os.Getenv("CANOPY_POSIX_DIR") != "" {
-		Run(t, a)
+		t.Run("own", func(t *testing.T) { Run(t, a) })
+		t.Run("go-fuse", func(t *testing.T) { RunGoFuse(t, a) })
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 // TestBadInput: one clear line and a non-zero exit, and nothing is left.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestMountPointInUse: a second mount at the same place is refused, and so is a
+// TestSecondStartIsRefused: a second mount at the same place is refused, and so is a
 // second cluster on the same data.
 func TestSecondStartIsRefused(t *testing.T) {
 	t.Parallel()

@@ -8,25 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/canopyfs/canopy/internal/loopback"
 	"github.com/canopyfs/canopy/placement/embedded"
 )
-
-// freeAddresses returns n loopback addresses that nobody listens at.
-func freeAddresses(t *testing.T, n int) []string {
-	t.Helper()
-	var addresses []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addresses = append(addresses, l.Addr().String())
-	}
-	return addresses
-}
 
 // outsideEtcd runs an etcd that is no part of the cluster's processes.
 func outsideEtcd(t *testing.T, dir, listen string) *embedded.Etcd {
@@ -45,20 +30,20 @@ func TestSeparateDaemons(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	etcdDir := filepath.Join(root, "etcd")
-	etcd := outsideEtcd(t, etcdDir, "")
+	etcd := outsideEtcd(t, etcdDir, net.JoinHostPort(loopback.Host(t), "0"))
 	address := etcd.Address()
 	t.Cleanup(func() { etcd.Close() })
 
-	a := freeAddresses(t, 7)
+	a := loopback.Addresses(t, 7)
 	layout := start(t, "layoutsvc", "--etcd", address, "--listen", a[0], "--log-level", "warn")
 	var nodes []*process
 	for i := range 3 {
 		nodes = append(nodes, start(t, "mds", "--data", filepath.Join(root, fmt.Sprint("mds", i)), "--etcd", address,
 			"--listen", a[1+2*i], "--raft-listen", a[2+2*i], "--bootstrap-nodes", "3", "--bootstrap-replicas", "3", "--log-level", "warn"))
 	}
-	layout.waitOutput(t, "ready", 30*time.Second)
+	layout.waitOutput(t, "ready")
 	config := filepath.Join(root, "dataserver.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "layoutsvc: [%q]\nlisten: 127.0.0.1:0\nlog-level: warn\n", a[0]), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "layoutsvc: [%q]\nlisten: \"%s:0\"\nlog-level: warn\n", a[0], loopback.Host(t)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var servers []*process
@@ -66,7 +51,7 @@ func TestSeparateDaemons(t *testing.T) {
 		servers = append(servers, start(t, "dataserver", "--config", config, "--data", filepath.Join(root, fmt.Sprint("ds", i))))
 	}
 	for _, p := range append(append([]*process{}, nodes...), servers...) {
-		p.waitOutput(t, "ready", 60*time.Second)
+		p.waitOutput(t, "ready")
 	}
 
 	c := &cluster{address: strings.Join([]string{a[1], a[3], a[5]}, ",")}
@@ -95,7 +80,7 @@ func TestSeparateDaemons(t *testing.T) {
 	etcd = outsideEtcd(t, etcdDir, address)
 	write("after")
 	check("while etcd is away")
-	eventually(t, 30*time.Second, "the cluster is whole again", func() error {
+	eventually(t, "the cluster is whole again", func() error {
 		out, errOut, code := command(t, "mdsctl", "--cluster", c.address, "status")
 		if code != 0 {
 			return fmt.Errorf("%s%s", out, errOut)
@@ -111,10 +96,10 @@ func TestSeparateDaemons(t *testing.T) {
 func TestKillDataServer(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	etcd := outsideEtcd(t, filepath.Join(root, "etcd"), "")
+	etcd := outsideEtcd(t, filepath.Join(root, "etcd"), net.JoinHostPort(loopback.Host(t), "0"))
 	t.Cleanup(etcd.Close)
-	a := freeAddresses(t, 6)
-	start(t, "layoutsvc", "--etcd", etcd.Address(), "--listen", a[0], "--log-level", "error").waitOutput(t, "ready", 30*time.Second)
+	a := loopback.Addresses(t, 6)
+	start(t, "layoutsvc", "--etcd", etcd.Address(), "--listen", a[0], "--log-level", "error").waitOutput(t, "ready")
 	node := start(t, "mds", "--data", filepath.Join(root, "mds"), "--etcd", etcd.Address(), "--listen", a[1], "--raft-listen", a[2], "--log-level", "error")
 	startServer := func(i int) *process {
 		return start(t, "dataserver", "--layoutsvc", a[0], "--data", filepath.Join(root, fmt.Sprint("ds", i)), "--listen", a[3+i], "--log-level", "error")
@@ -124,7 +109,7 @@ func TestKillDataServer(t *testing.T) {
 		servers = append(servers, startServer(i))
 	}
 	for _, p := range append([]*process{node}, servers...) {
-		p.waitOutput(t, "ready", 60*time.Second)
+		p.waitOutput(t, "ready")
 	}
 	c := &cluster{address: a[1]}
 	mnt := c.secondMount(t)
@@ -155,8 +140,8 @@ func TestKillDataServer(t *testing.T) {
 			}
 		}
 		servers[i] = startServer(i)
-		servers[i].waitOutput(t, "ready", 60*time.Second)
-		eventually(t, 60*time.Second, "all copies are in sync again", func() error {
+		servers[i].waitOutput(t, "ready")
+		eventually(t, "all copies are in sync again", func() error {
 			out, errOut, code := command(t, "mdsctl", "--cluster", c.address, "status")
 			if code != 0 {
 				return fmt.Errorf("%s%s", out, errOut)

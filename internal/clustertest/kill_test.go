@@ -16,11 +16,11 @@ func (c *cluster) writeDuring(t *testing.T, duration time.Duration, disturb func
 	journal := filepath.Join(t.TempDir(), "journal")
 	writer := start(t, "loadtest", "meta", "--cluster", c.address, "--durable-check", "--journal", journal,
 		"--for", duration.String(), "--op-timeout", "60s", "--workers", "16", "--quiet", "--with-floor=no")
-	writer.waitOutput(t, "ops/s", 30*time.Second)
+	writer.waitOutput(t, "ops/s")
 	disturb()
 	select {
 	case <-writer.done:
-	case <-time.After(duration + 90*time.Second):
+	case <-time.After(duration + patience):
 		t.Fatal("the writer does not end")
 	}
 	if writer.err != nil {
@@ -37,7 +37,7 @@ func (c *cluster) kill(t *testing.T, node uint64, pid int) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "the killed node is back", func() error {
+	eventually(t, "the killed node is back", func() error {
 		for _, n := range c.placement(t).Nodes {
 			if n.Node == node && int(n.Pid) != pid && n.Alive {
 				return nil
@@ -67,7 +67,7 @@ func TestKillNodes(t *testing.T) {
 		}
 	})
 	for _, shard := range []string{"1", "2"} {
-		eventually(t, 30*time.Second, "the replicas of shard "+shard+" are equal", func() error {
+		eventually(t, "the replicas of shard "+shard+" are equal", func() error {
 			out, errOut, code := command(t, "mdsctl", "--cluster", c.address, "checksum", shard)
 			if code != 0 {
 				return errors.New(out + errOut)
@@ -87,7 +87,7 @@ func TestDrainNode(t *testing.T) {
 	c.writeDuring(t, 8*time.Second, func() {
 		node, _ := c.holderPid(t, 1)
 		c.mdsctl(t, "node", "drain", fmt.Sprint(node))
-		eventually(t, 20*time.Second, "another node holds the shard", func() error {
+		eventually(t, "another node holds the shard", func() error {
 			if now, _ := c.holderPid(t, 1); now == node {
 				return errors.New("still the same")
 			}

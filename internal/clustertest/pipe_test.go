@@ -2,11 +2,14 @@ package clustertest
 
 import (
 	"bufio"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/canopyfs/canopy/internal/loopback"
 )
 
 // TestReaderOfOutputGoesAway: `canopy up | head` unmounts and ends in order like
@@ -15,7 +18,7 @@ func TestReaderOfOutputGoesAway(t *testing.T) {
 	t.Parallel()
 	root := reachable(t)
 	mnt := filepath.Join(root, "mnt")
-	cmd := exec.Command(bin("canopy"), "up", "--data", filepath.Join(root, "data"), "--listen", "127.0.0.1:0", "--mount", mnt)
+	cmd := exec.Command(bin("canopy"), "up", "--data", filepath.Join(root, "data"), "--listen", net.JoinHostPort(loopback.Host(t), "0"), "--mount", mnt)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/canopyfs/canopy/internal/await"
 )
 
 // process is a started binary.
@@ -78,9 +80,9 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // waitOutput waits until the process printed text.
-func (p *process) waitOutput(t *testing.T, text string, timeout time.Duration) {
+func (p *process) waitOutput(t *testing.T, text string) {
 	t.Helper()
-	eventually(t, timeout, p.name+" prints "+text, func() error {
+	eventually(t, p.name+" prints "+text, func() error {
 		if strings.Contains(p.out.String(), text) {
 			return nil
 		}
@@ -99,7 +101,7 @@ func (p *process) stop(t *testing.T) {
 	p.signal(syscall.SIGINT)
 	select {
 	case <-p.done:
-	case <-time.After(40 * time.Second):
+	case <-time.After(patience):
 		p.signal(syscall.SIGQUIT)
 		<-p.done
 		t.Fatalf("%s did not end after SIGINT", p.name)
@@ -109,20 +111,14 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
+// patience bounds the waits that only a broken program, or a machine with much else
+// to do, makes long.
+const patience = 3 * time.Minute
+
 // eventually polls until check returns nil.
-func eventually(t *testing.T, timeout time.Duration, what string, check func() error) {
+func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(timeout)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s: %v", timeout, what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Nil(t, patience, what, check)
 }
 
 // command runs a binary to its end and returns its output and exit code.

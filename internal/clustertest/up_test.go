@@ -3,6 +3,7 @@ package clustertest
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+
+	"github.com/canopyfs/canopy/internal/loopback"
 )
 
 // cluster is a running `canopy up`.
@@ -54,12 +57,12 @@ func reachable(t *testing.T) string {
 // start starts it, again, on the same data.
 func (c *cluster) start(t *testing.T) {
 	t.Helper()
-	args := append([]string{"up", "--data", c.data, "--listen", "127.0.0.1:0"}, c.flags...)
+	args := append([]string{"up", "--data", c.data, "--listen", net.JoinHostPort(loopback.Host(t), "0")}, c.flags...)
 	if c.mount != "" {
 		args = append(args, "--mount", c.mount)
 	}
 	c.process = start(t, "canopy", args...)
-	c.waitOutput(t, "ready after", 60*time.Second)
+	c.waitOutput(t, "ready after")
 	b, err := os.ReadFile(filepath.Join(c.data, "canopy-up.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +91,7 @@ func (c *cluster) mdsctl(t *testing.T, args ...string) string {
 func (c *cluster) placement(t *testing.T) *canopyv1.PlacementMap {
 	t.Helper()
 	var m *canopyv1.PlacementMap
-	eventually(t, 20*time.Second, "a node answers", func() error {
+	eventually(t, "a node answers", func() error {
 		var err error
 		for _, a := range strings.Split(c.address, ",") {
 			if m, err = placementOf(a); err == nil {
