@@ -253,13 +253,15 @@ func (c *column) writeHeader(f File, cut uint64) error {
 // ago, or is one whose creation a crash interrupted: the first sync would have made
 // it durable, so nothing in the file was acknowledged as such.
 func (s *Store) readHeader(c *column, f File, epoch uint64) error {
-	b := make([]byte, headerBytes)
-	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		return ioError("read column header", c.key, err)
-	}
 	length, err := f.Size()
 	if err != nil {
 		return ioError("open column", c.key, err)
+	}
+	b := make([]byte, headerBytes)
+	if length > 0 {
+		if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+			return ioError("read column header", c.key, err)
+		}
 	}
 	if length == 0 || s.suspect.Load() && [headerBytes]byte(b) == [headerBytes]byte{} {
 		c.newEntry.Store(true)

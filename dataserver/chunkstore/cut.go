@@ -2,6 +2,7 @@ package chunkstore
 
 import (
 	"hash/crc32"
+	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
@@ -195,8 +196,29 @@ func (s *Store) Usage() (totalBytes, freeBytes uint64, err error) {
 	return total, free - reserve, nil
 }
 
+// How long, and down to what, the disk's free bytes are taken from the last look:
+// a disk that fills faster than that is found full by the write itself.
+const (
+	usageAge   = 100 * time.Millisecond
+	usageSpare = 1 << 30
+)
+
 // full reports whether the disk has no room for more bytes.
 func (s *Store) full(bytes uint64) bool {
+	now := time.Now()
+	if last := s.usage.Load(); last != nil && now.Sub(last.at) < usageAge && last.free >= bytes+usageSpare {
+		return false
+	}
 	_, free, err := s.Usage()
-	return err == nil && free < bytes
+	if err != nil {
+		return false
+	}
+	s.usage.Store(&usage{now, free})
+	return free < bytes
+}
+
+// usage is the disk's free bytes at a time.
+type usage struct {
+	at   time.Time
+	free uint64
 }

@@ -42,6 +42,7 @@ type Store struct {
 	deleted  *tombstones
 	suspect  atomic.Bool
 	lost     atomic.Bool
+	usage    atomic.Pointer[usage]
 	open     atomic.Int64   // files
 	wg       sync.WaitGroup // flushClosed
 

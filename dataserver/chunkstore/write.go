@@ -78,9 +78,11 @@ func (s *Store) Write(key Key, w Write) (allocated uint64, err error) {
 
 // writeBlocks writes under the range's lock.
 func (s *Store) writeBlocks(c *column, w *Write, length, first, end uint64) (allocated uint64, err error) {
-	old, err := c.readEntries(first, end)
-	if err != nil {
-		return 0, err
+	old := make([]byte, (end-first)*entryBytes) // holes, as everything beyond the end
+	if first*BlockBytes < c.size.Load() {
+		if old, err = c.readEntries(first, end); err != nil {
+			return 0, err
+		}
 	}
 	sums, err := c.sumsOf(w, length, first, end, old)
 	if err != nil {
