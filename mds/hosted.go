@@ -151,3 +151,17 @@ func (h *hosted) passOn(ctx context.Context) {
 		h.group.Resume() // it was resumed meanwhile
 	}
 }
+
+// hasMajority tells whether enough of the shard's nodes run, as far as the map
+// knows, for its log to go on.
+func (h *hosted) hasMajority() bool {
+	m := h.server.place.Map()
+	replicas := m.Shard(h.shard).GetReplicas()
+	running := 0
+	for _, r := range replicas {
+		if id := base.NodeID(r.Node); id == h.server.Node() || m.Node(id).GetAlive() {
+			running++
+		}
+	}
+	return running > len(replicas)/2
+}

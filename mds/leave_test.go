@@ -3,6 +3,7 @@ package mds_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -128,4 +129,31 @@ func TestFlushedIndexIsReported(t *testing.T) {
 	if s := c.status(0)[0]; s.FlushedIndex < applied {
 		t.Errorf("flushed %d after a restart, %d was applied before", s.FlushedIndex, applied)
 	}
+}
+
+// When all nodes stop one after the other the last does not wait for a majority
+// that is gone.
+func TestAWholeClusterStopsSoon(t *testing.T) {
+	c := newCluster(t, triple, nil)
+	place, err := placement.Open(t.Context(), placement.Config{Endpoints: []string{c.etcd.Address()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { place.Close() })
+	k := c.caller(7).open(1)
+	k.must(1, k.write(create(1, "a")))
+	var took time.Duration
+	for i := range c.nodes {
+		begin := time.Now()
+		c.drain(i)
+		took = time.Since(begin)
+		eventually(t, "the node is seen to be gone", func() bool { return !place.Map().Node(base.NodeID(i + 1)).GetAlive() })
+	}
+	if took > 2*time.Second {
+		t.Errorf("the last node took %v to stop", took)
+	}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	k.must(1, lookup(1, "a"))
 }

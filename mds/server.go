@@ -116,6 +116,9 @@ func (s *Server) releaseAll(ctx context.Context) {
 	defer cancel()
 	var all sync.WaitGroup
 	for _, h := range s.allHosted() {
+		if !h.hasMajority() {
+			continue // the release could not be committed: as when all of a cluster stops
+		}
 		all.Go(func() {
 			if err := h.group.Release(ctx); err != nil {
 				s.log.Warn("a lease could not be handed over; it runs out", "shard", h.shard, "error", err)
