@@ -2,40 +2,37 @@ package layoutsvc
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
 // pair registers two servers, in sync in every group, and lets their leases run
-// out.
+// out, both at once: on a busy machine that may take some attempts.
 func pair(t *testing.T) (a *running, first, second *canopyv1.RegisterServerResponse) {
 	t.Helper()
-	a = newFixture(t).start(nil)
-	first = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
-	second = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		alive := 0
-		for _, s := range firstMap(t, a).Servers {
-			if s.Alive {
-				alive++
+	for range 20 {
+		a = newFixture(t).start(nil)
+		first = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+		second = register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+		apart := false // one's lease ran out while the other's lasted
+		await.Until(t, patience, "the leases run out", func() bool {
+			m := firstMap(t, a)
+			for _, pg := range m.Pools[0].Pgs {
+				apart = apart || len(pg.InSync) != 2
 			}
-		}
-		if alive == 0 {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatal("leases do not run out")
+			return !slices.ContainsFunc(m.Servers, (*canopyv1.DataServerInfo).GetAlive)
+		})
+		if !apart {
+			return a, first, second
 		}
 	}
-	for _, pg := range firstMap(t, a).Pools[0].Pgs {
-		if len(pg.InSync) != 2 {
-			t.Fatalf("both died at once, and pg %v", pg)
-		}
-	}
-	return a, first, second
+	t.Fatal("they never died at once")
+	return nil, nil, nil
 }
 
 func comeBack(of *canopyv1.RegisterServerResponse, lost bool) *canopyv1.RegisterServerRequest {
@@ -55,6 +52,7 @@ func requireGroups(t *testing.T, a *running, source uint64, lossEpoch uint64) {
 // for one that may have it. When nobody comes it is the source, under an epoch
 // that says what is lost; whoever comes later is compared with it.
 func TestLossIsRecorded(t *testing.T) {
+	t.Parallel()
 	a, first, second := pair(t)
 	started := time.Now()
 	if answer := register(t, comeBack(first, true), a); answer.Error != 0 {
@@ -72,6 +70,7 @@ func TestLossIsRecorded(t *testing.T) {
 
 // TestKeptIsPreferred: the other comes while the one that lost bytes waits.
 func TestKeptIsPreferred(t *testing.T) {
+	t.Parallel()
 	a, first, second := pair(t)
 	answer, err := a.client.RegisterServer(background(t), comeBack(first, true))
 	if err != nil || fserr.Kind(answer.Error) != fserr.NotReady {
@@ -88,6 +87,7 @@ func TestKeptIsPreferred(t *testing.T) {
 
 // TestKillIsNoLoss: nothing is recorded where nothing was lost.
 func TestKillIsNoLoss(t *testing.T) {
+	t.Parallel()
 	a, first, second := pair(t)
 	for _, s := range []*canopyv1.RegisterServerResponse{first, second} {
 		if answer := register(t, comeBack(s, false), a); answer.Error != 0 {
@@ -99,6 +99,7 @@ func TestKillIsNoLoss(t *testing.T) {
 
 // TestAllLost: all come back without it, at once.
 func TestAllLost(t *testing.T) {
+	t.Parallel()
 	a, first, second := pair(t)
 	for _, s := range []*canopyv1.RegisterServerResponse{first, second} {
 		if answer, err := a.client.RegisterServer(background(t), comeBack(s, true)); err != nil {

@@ -128,8 +128,10 @@ func TestANewHolderIsToldFirst(t *testing.T) {
 	c.start(0)
 	c.waitReady(0)
 	eventually(t, "it holds the shard", func() bool { return c.holder(1) == 0 })
-	time.Sleep(5 * 300 * time.Millisecond) // its grace, several times
-	k.must(1, getattr(held))
+	// Its grace, several times.
+	await.Throughout(t, 5*300*time.Millisecond, "the file that may be open is there", func() bool {
+		return k.must(1, getattr(held)).Attr != nil
+	})
 	k.report(1, 2)
 	eventually(t, "it goes once all have reported", func() bool { return fserr.Kind(k.do(1, getattr(held)).Error) == fserr.Stale })
 }

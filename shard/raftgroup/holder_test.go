@@ -27,7 +27,7 @@ func TestB2TheLeaseCountsFromTheProposal(t *testing.T) {
 		cfg.interfere = func(toRaft proposeFunc) proposeFunc {
 			return func(data []byte) (*dragonboat.RequestState, error) {
 				last.Store(int64(SystemClock{}.Boot()))
-				time.Sleep(way) // a long way to the log
+				<-time.After(way) // a long way to the log
 				return toRaft(data)
 			}
 		}
@@ -42,12 +42,7 @@ func TestB2TheLeaseCountsFromTheProposal(t *testing.T) {
 		}
 	}
 	ctx := testContext(t)
-	for g.Status().LeaseLeft <= 0 { // acquired without anybody's asking
-		if ctx.Err() != nil {
-			t.Fatal("no lease")
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	await.Until(t, patience, "it has acquired the lease, without anybody's asking", func() bool { return g.Status().LeaseLeft > 0 })
 	check("acquired")
 	if _, err := g.Propose(ctx, []byte(name(1))); err != nil {
 		t.Fatal(err)
