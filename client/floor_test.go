@@ -6,7 +6,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -78,15 +77,18 @@ func TestForeignTruncationMeetsUnreported(t *testing.T) {
 		}
 		return verdict{}
 	})
-	flush := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		_ = w.Flush(ctx)
+	blk := func() (written, reporting int) {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if b := st.blocks[0]; b != nil {
+			return len(b.written), len(b.reporting)
+		}
+		return 0, 0
 	}
 	write(t, w, "-in the report", 8)
-	flush()
+	flushUntil(t, w, "some bytes are in a report", func() bool { _, reporting := blk(); return reporting > 0 })
 	write(t, w, "-behind it", 22)
-	flush()
+	flushUntil(t, w, "others wait for the next", func() bool { written, reporting := blk(); return written > 0 && reporting > 0 })
 	if n := len(d.bytes(w.Inode())); n != 32 {
 		t.Fatalf("%d bytes are at the data servers", n)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
@@ -57,7 +58,7 @@ func TestFailover(t *testing.T) {
 		before = made.Load()
 		start := time.Now()
 		eventually(t, "service at the next holder", func() bool { return made.Load() > before+10 })
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > await.Limit(t, time.Second) {
 			t.Errorf("back after %v", d)
 		}
 		old.restart()

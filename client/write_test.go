@@ -218,15 +218,15 @@ func TestForeignTruncation(t *testing.T) {
 			}
 			write(t, w, "unreported", 8)
 			if written { // at the data servers, but the report does not come through
+				var refused atomic.Int64
 				f.setHook(func(_ *fakeNode, op *canopyv1.Op, _ uint64) verdict {
 					if op.GetReportSize().GetSize() == 18 {
+						refused.Add(1)
 						return verdict{result: &canopyv1.Result{Error: uint32(fserr.Busy), RetryAfterMs: 1}}
 					}
 					return verdict{}
 				})
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				_ = w.Flush(ctx)
-				cancel()
+				flushUntil(t, w, "a report is refused", func() bool { return refused.Load() > 0 })
 				if len(d.bytes(w.Inode())) != 18 {
 					t.Fatal("not written")
 				}
@@ -254,22 +254,37 @@ func TestForeignTruncation(t *testing.T) {
 	}
 }
 
+// flushUntil gives a flush up that does not end, once the condition holds.
+func flushUntil(t *testing.T, w *File, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.Flush(ctx) // it cannot succeed
+	}()
+	eventually(t, what, ok)
+	cancel()
+	<-done
+}
+
 // What goes out again behind a cut (PROTOCOLS J1) never covers what was written
 // later and is on its way.
 func TestForeignTruncationKeepsOrder(t *testing.T) {
 	f, d := newFake(t, 1), newMemData()
 	a, b := f.connect(t, d), f.connect(t, d)
 	w := create(t, a, "x")
+	var refused atomic.Int64
 	f.setHook(func(_ *fakeNode, op *canopyv1.Op, _ uint64) verdict {
 		if op.GetReportSize() != nil {
+			refused.Add(1)
 			return verdict{result: &canopyv1.Result{Error: uint32(fserr.Busy), RetryAfterMs: 1}}
 		}
 		return verdict{}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
 	write(t, w, "older", 0)
-	_ = w.Flush(ctx) // at the data servers, its report does not come through
+	// At the data servers, its report does not come through.
+	flushUntil(t, w, "a report is refused", func() bool { return refused.Load() > 0 })
 	gate, stuck := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	d.setFail(func(op string, _ data.File, _, _ int64) error {

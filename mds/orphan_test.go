@@ -372,7 +372,7 @@ func TestThePauseOfADrain(t *testing.T) {
 	if to := c.holding(1); to == from {
 		t.Errorf("the holder is still node %d", to+1)
 	}
-	if worst > 3*time.Second {
+	if worst > await.Limit(t, 3*time.Second) {
 		t.Errorf("the drain cost %v", worst)
 	}
 }

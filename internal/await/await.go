@@ -55,3 +55,17 @@ func Throughout(t testing.TB, length time.Duration, what string, ok func() bool)
 		}
 	}
 }
+
+// Limit returns what a test may take for what is promised within a time: that, and
+// more on a machine that is too busy to keep time, by how late short naps end.
+func Limit(t testing.TB, promised time.Duration) time.Duration {
+	t.Helper()
+	const naps = 20
+	begun := time.Now()
+	for range naps {
+		time.Sleep(time.Millisecond)
+	}
+	late := time.Since(begun) - naps*time.Millisecond
+	t.Logf("%d naps of 1 ms ended %v late", naps, late)
+	return promised + 100*late
+}

@@ -80,3 +80,11 @@ func TestThroughout(t *testing.T) {
 		}
 	})
 }
+
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if l := Limit(t, time.Second); l != time.Second {
+			t.Errorf("%v on a machine that has nothing else to do", l)
+		}
+	})
+}

@@ -18,6 +18,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/service"
 )
@@ -178,7 +179,7 @@ func TestStopDrainsAndThenCuts(t *testing.T) {
 		s.Stop(t.Context())
 		took := time.Since(begin)
 		_, err = stream.Recv()
-		if polite := mount == "polite"; polite != (err == io.EOF) || took > 5*time.Second {
+		if polite := mount == "polite"; polite != (err == io.EOF) || took > await.Limit(t, 5*time.Second) {
 			t.Errorf("%s: stream ended with %v after %v", mount, err, took)
 		}
 	}

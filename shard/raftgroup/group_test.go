@@ -153,17 +153,7 @@ func TestFailoverLosesNothing(t *testing.T) {
 	t.Logf("%d commands acknowledged", len(acked))
 }
 
-// failoverLimit is 3 s, and more on a machine that is too busy to keep time.
-func failoverLimit(t *testing.T) time.Duration {
-	begun := time.Now()
-	const naps = 20
-	for range naps {
-		<-time.After(time.Millisecond)
-	}
-	late := time.Since(begun) - naps*time.Millisecond
-	t.Logf("naps of %d ms came %v late", naps, late)
-	return 3*time.Second + 100*late
-}
+func failoverLimit(t *testing.T) time.Duration { return await.Limit(t, 3*time.Second) }
 
 // A replica that was away for longer than the log reaches catches up by a
 // snapshot stream (A4), and then has the same bytes.
