@@ -37,6 +37,8 @@ type File interface {
 	Size() (int64, error)
 	// Sync makes data and size durable.
 	Sync() error
+	// StartSync begins to write a range to the disk, and does not wait for it.
+	StartSync(offset, length int64) error
 }
 
 // OS is the real file system.
@@ -141,6 +143,11 @@ func (f osFile) Size() (int64, error) {
 		return 0, err
 	}
 	return info.Size(), nil
+}
+
+// StartSync implements File.
+func (f osFile) StartSync(offset, length int64) error {
+	return unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
 // Sync implements File.

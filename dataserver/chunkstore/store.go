@@ -45,6 +45,8 @@ type Store struct {
 	usage    atomic.Pointer[usage]
 	open     atomic.Int64   // files
 	wg       sync.WaitGroup // flushClosed
+	early    chan early
+	endEarly func() // stops runEarly and waits for it
 
 	mu       sync.Mutex
 	identity Identity
@@ -62,7 +64,7 @@ func Open(dir string, options Options) (*Store, error) {
 	options = withDefaults(options)
 	s := &Store{
 		dir: dir, fs: options.FS, options: options, logger: options.Logger,
-		columns: map[Key]*column{}, idle: list.New(), newDirs: map[string]bool{},
+		columns: map[Key]*column{}, idle: list.New(), newDirs: map[string]bool{}, early: make(chan early, earlyQueued),
 	}
 	if err := s.fs.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -73,6 +75,10 @@ func Open(dir string, options Options) (*Store, error) {
 	if err := s.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("data directory %s: %w", dir, err), s.release())
 	}
+	ctx, cancel := context.WithCancel(background())
+	var running sync.WaitGroup
+	running.Go(func() { s.runEarly(ctx) })
+	s.endEarly = func() { cancel(); running.Wait() }
 	return s, nil
 }
 
@@ -113,6 +119,9 @@ func (s *Store) flock() error {
 // release gives back what Open took.
 func (s *Store) release() error {
 	var errs []error
+	if s.endEarly != nil {
+		s.endEarly()
+	}
 	if s.deleted != nil {
 		errs = append(errs, s.deleted.close())
 	}
@@ -267,6 +276,7 @@ func (s *Store) Close() error {
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.endEarly()
 	errs := []error{s.fs.SyncAll(s.dir)}
 	for _, c := range columns {
 		errs = append(errs, c.syncError)

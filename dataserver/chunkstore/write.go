@@ -109,6 +109,7 @@ func (s *Store) writeBlocks(c *column, w *Write, length, first, end uint64) (all
 		return 0, err
 	}
 	c.grow(w.Offset + length)
+	s.beginEarly(c, w.Offset, length)
 	return allocated, nil
 }
 
