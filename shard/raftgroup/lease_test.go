@@ -299,7 +299,8 @@ func leaseHistory(rt *rapid.T) {
 		case "renew":
 			if r.view.own != 0 {
 				n := r.rec.Number + 1
-				if key := [2]uint64{uint64(r.view.own), n}; r.pending[key] == 0 {
+				key := [2]uint64{uint64(r.view.own), n}
+				if _, ok := r.pending[key]; !ok { // a time of 0 is one too
 					r.pending[key] = r.clock(now)
 				}
 				put(numbered(r.view.own, n))
