@@ -91,7 +91,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Hand over the shards that a node holds", Args: oneArg("NODE"),
 		Long: "Have the node release the leases that it holds, each after its successor is chosen:\n" +
-			"clients wait for a moment and see no error. With --stop the process then ends.\n" +
+			"clients wait for a moment and see no error. With --stop the process then ends\n(and a supervisor, canopy up too, starts it again).\n" +
 			"Without it the node runs on, holding no shard, until \"mdsctl node resume\" or its\nnext start.",
 		Example: "  mdsctl node drain 2\n  mdsctl node drain 2 --stop",
 		RunE:    func(c *cobra.Command, args []string) error { return a.drain(c.Context(), args[0], stop) },

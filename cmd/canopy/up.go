@@ -122,7 +122,8 @@ func (u *up) prepareMount() error {
 	if u.mount == "" {
 		return nil
 	}
-	if err := os.MkdirAll(u.mount, 0o755); err != nil {
+	// What exists and is no directory, a mount whose server is gone too, CheckDir explains.
+	if err := os.MkdirAll(u.mount, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("--mount: %w", err)
 	}
 	dir, err := mountopt.CheckDir(u.mount)
