@@ -2,6 +2,7 @@ package layoutsvc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -30,6 +31,10 @@ func (s *instance) RegisterServer(ctx context.Context, r *canopyv1.RegisterServe
 		return &canopyv1.RegisterServerResponse{Error: kind, Detail: detail, LeaderAddress: leader}, nil
 	}
 	id, err := t.register(ctx, r)
+	if placement.IsConflict(err) {
+		// As in exclude; the server tries again soon.
+		err = fserr.New(fserr.NotReady, "register", errors.Join(err, s.store.Sync(ctx)))
+	}
 	if err != nil {
 		level := slog.LevelWarn
 		if fserr.KindOf(err) == fserr.NotReady {

@@ -158,6 +158,23 @@ func (t *term) expire(ctx context.Context) error {
 func (t *term) exclude(ctx context.Context, id base.NodeID) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
+	for try := 1; ; try++ {
+		err := t.excludeHeld(ctx, id)
+		if !placement.IsConflict(err) || try == excludeTries {
+			return err
+		}
+		// An own write was cut off by the end of its caller, and took place: what
+		// is known here is older than the record.
+		if err := t.s.store.Sync(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+const excludeTries = 3
+
+// excludeHeld is exclude under changes.
+func (t *term) excludeHeld(ctx context.Context, id base.NodeID) error {
 	if !t.overdue(id) {
 		return nil
 	}
