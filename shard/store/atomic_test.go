@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -82,4 +83,30 @@ func TestA4InstallFlushesWhatCameBefore(t *testing.T) {
 		t.Errorf("after a crash the installed range has %q", got)
 	}
 	check(t, snap.Close(), again.Close(), s.Close())
+}
+
+// A5: who waits for a flush that another one runs has what it asked for durable when
+// it returns, also if the flush that it met began before its batch was committed.
+func TestA5AFlushCoversWhoWaitsForIt(t *testing.T) {
+	s := openMem(t)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 40 {
+				seq := put(t, s, fmt.Sprintf("k%d.%d", g, i), "v")
+				if err := s.Flush(seq); err != nil {
+					t.Error(err)
+					return
+				}
+				s.flush.mu.Lock()
+				flushed := s.flush.flushed
+				s.flush.mu.Unlock()
+				if flushed < seq {
+					t.Errorf("batch %d is said to be durable, and the store is flushed to %d", seq, flushed)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
