@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -112,6 +114,34 @@ func TestAllLost(t *testing.T) {
 	for _, pg := range firstMap(t, a).Pools[0].Pgs {
 		if pg.LossEpoch == 0 || pg.LossEpoch > pg.Epoch || len(pg.InSync) != 1 {
 			t.Errorf("pg %v", pg)
+		}
+	}
+}
+
+// TestLeavingIsNoExpiry: a server that gives its lease up is out at once, and is
+// not counted, nor warned of, as one whose lease ran out.
+func TestLeavingIsNoExpiry(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	a := newFixture(t).start(func(c *Config) { c.Registerer = registry })
+	first := register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+	second := register(t, &canopyv1.RegisterServerRequest{Incarnation: 1}, a)
+	answer, err := a.client.HeartbeatServer(background(t), &canopyv1.HeartbeatServerRequest{Server: first.Server, Incarnation: 1, Leaving: true})
+	if err != nil || answer.Error != 0 {
+		t.Fatalf("leaving: %v, %v", answer, err)
+	}
+	requireGroups(t, a, second.Server, 0)
+	for _, s := range firstMap(t, a).Servers {
+		if s.Alive != (s.Server == second.Server) {
+			t.Errorf("server %v", s)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "canopy_layout_leases_expired_total" && f.Metric[0].Counter.GetValue() != 0 {
+			t.Errorf("%v leases ran out", f.Metric[0].Counter.GetValue())
 		}
 	}
 }
