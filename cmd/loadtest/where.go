@@ -38,7 +38,7 @@ func (w *where) bind(c *cobra.Command, withLibrary bool) {
 	f.IntSliceVar(&w.mountPids, "mount-pids", nil, "processes whose CPU time counts as the mount's (default: the one that serves --path)")
 	f.StringVar(&w.cluster, "cluster", "", "host:port[,host:port...] of metadata nodes: use the client library; with --path, whose servers are measured")
 	if withLibrary {
-		f.BoolVar(&w.library, "library", false, "use the client library on CANOPY_CLUSTER or this machine's `canopy up`")
+		f.BoolVar(&w.library, "library", false, "use the client library on CANOPY_CLUSTER or this machine's canopy up")
 		f.StringVar(&w.root, "root", "/", "directory of the namespace to work in, with the library")
 		f.DurationVar(&w.relaxed, "relaxed", 0, "library: how long names and attributes may be cached (0: strict)")
 	}
