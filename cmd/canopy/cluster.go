@@ -34,6 +34,7 @@ type cluster struct {
 	registry *prometheus.Registry
 	parts    *parts
 	memory   *wire.Memory // connects what runs in this process
+	servers  []uint64     // ids of the data servers, by place in the plan; once they are ready
 	etcd     []string
 }
 
@@ -59,6 +60,7 @@ func (c *cluster) start(ctx context.Context) error {
 		return err
 	}
 	var ready sync.WaitGroup
+	c.servers = make([]uint64, c.plan.DataServers)
 	c.startLayoutService(&ready)
 	for i := 1; i <= c.plan.DataServers; i++ {
 		c.startDataServer(i, &ready)
@@ -125,6 +127,7 @@ func (c *cluster) startLayoutService(ready *sync.WaitGroup) {
 
 func (c *cluster) startDataServer(i int, ready *sync.WaitGroup) {
 	ready.Add(1)
+	id := &c.servers[i-1]
 	role := dataServerRole(i)
 	config := dataserver.Config{
 		DataDir:        filepath.Join(c.dir, role),
@@ -135,7 +138,7 @@ func (c *cluster) startDataServer(i int, ready *sync.WaitGroup) {
 		Logger:         c.logger.With("part", role),
 		Registerer:     c.registerer(role),
 		Gatherer:       c.registry,
-		Ready:          func(uint64, string, string) { ready.Done() },
+		Ready:          func(server uint64, _, _ string) { *id = server; ready.Done() },
 	}
 	c.parts.start(role, func(ctx context.Context) error { return dataserver.Run(ctx, config) })
 }

@@ -24,7 +24,7 @@ func printReady(out io.Writer, c *cluster, mount string, took time.Duration) {
 	}
 	row("layout service", a["layoutsvc"], a["layoutsvc.http"])
 	for i := 1; i <= c.plan.DataServers; i++ {
-		row(fmt.Sprintf("data server %d", i), a[dataServerRole(i)], a[dataServerRole(i)+".http"])
+		row(fmt.Sprintf("data server %d", c.servers[i-1]), a[dataServerRole(i)], a[dataServerRole(i)+".http"])
 	}
 	if len(c.plan.Etcd) > 0 {
 		row("etcd (not ours)", strings.Join(c.plan.Etcd, ","), "")
