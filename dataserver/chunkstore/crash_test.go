@@ -160,6 +160,7 @@ func (u *unsafeFS) crash(t testing.TB, seed uint64) {
 // abandon is what the end of the process does to an open store.
 func abandon(t testing.TB, s *Store) {
 	t.Helper()
+	s.endEarly()
 	for _, c := range s.columns {
 		if c.file != nil {
 			c.file.Close()

@@ -1,6 +1,10 @@
 package chunkstore
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -57,5 +61,23 @@ func TestLargeWritesBeginEarly(t *testing.T) {
 	case got := <-fs.started:
 		t.Errorf("began to write %v", got)
 	default:
+	}
+}
+
+// A column may be dropped while its way to the disk begins: the descriptor of a
+// closed file is not used, it may be another's by then.
+func TestStartSyncOfAClosedFile(t *testing.T) {
+	f, err := OS{}.OpenFile(filepath.Join(t.TempDir(), "f"), os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.StartSync(0, BlockBytes); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.StartSync(0, BlockBytes); err == nil || errors.Is(err, syscall.EBADF) {
+		t.Errorf("after its close the kernel was asked: %v", err)
 	}
 }

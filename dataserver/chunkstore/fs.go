@@ -147,7 +147,16 @@ func (f osFile) Size() (int64, error) {
 
 // StartSync implements File.
 func (f osFile) StartSync(offset, length int64) error {
-	return unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
+	// Not by Fd: the column may be dropped, and its file closed, meanwhile.
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		failed = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE)
+	})
+	return errors.Join(err, failed)
 }
 
 // Sync implements File.
