@@ -14,6 +14,7 @@ import (
 	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // B2: the group counts its lease from before it proposed what renewed it, not from
@@ -126,5 +127,28 @@ func TestB5NothingIsAnsweredWhileReleasing(t *testing.T) {
 	}
 	if err := g.Read(ctx, func(shard.Reader) error { return nil }); !errors.Is(err, fserr.NotHolder) {
 		t.Errorf("a read after the release: %v, want NotHolder", err)
+	}
+}
+
+// A2: an entry of an epoch that ended is refused also where its number would be the
+// next one of the present epoch: a deposed holder's late copies change nothing.
+func TestA2EntriesOfAnEndedEpoch(t *testing.T) {
+	var rec schema.Lease
+	for _, e := range []*entry{acquireEntry(1, 0, 7), numbered(1, 1), numbered(1, 2), acquireEntry(2, 3, 8)} {
+		next, ok := admit(rec, e)
+		if !ok {
+			t.Fatalf("entry %d of epoch %d is refused", e.number, e.epoch)
+		}
+		rec = next
+	}
+	for number := uint64(1); number <= 3; number++ {
+		if next, ok := admit(rec, numbered(1, number)); ok || next != rec {
+			t.Errorf("entry %d of epoch 1 is taken while epoch 2 expects %d", number, rec.Number+1)
+		}
+		next, ok := admit(rec, numbered(2, number))
+		if !ok {
+			t.Fatalf("entry %d of epoch 2 is refused", number)
+		}
+		rec = next
 	}
 }
