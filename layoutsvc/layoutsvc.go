@@ -30,6 +30,10 @@ type Config struct {
 	Etcd       []string // endpoints
 	Prefix     string   // of the keys in etcd; "": placement.DefaultPrefix
 	Advertise  string   // address that others use; "": what Listen is bound to
+	// Alone says that nobody else can be running at this address: etcd and this
+	// service are of one process. What a process that died left of its lead ends at
+	// once then.
+	Alone bool
 
 	// The pool is made once, when WantServers data servers have registered. 0: 3.
 	WantServers int
@@ -136,6 +140,12 @@ func Run(ctx context.Context, config Config) (err error) {
 	if s.metrics, err = newMetrics(config.Registerer, s); err != nil {
 		front.Stop(ctx)
 		return err
+	}
+	if config.Alone {
+		if err := store.EndLeadership(ctx, placement.LayoutService, s.address); err != nil {
+			front.Stop(ctx)
+			return fmt.Errorf("layoutsvc: %w", err)
+		}
 	}
 	canopyv1.RegisterLayoutServiceServer(front.GRPC(), s)
 	return s.serve(ctx)

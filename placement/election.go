@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
@@ -66,6 +67,27 @@ func (l *Leadership) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = l.session.Client().Revoke(ctx, l.session.Lease()) // if it fails, the lease runs out
+}
+
+// EndLeadership ends what a candidate with this value left of an election: it is
+// for who knows that the candidate's process is dead, and would wait for its lease
+// otherwise.
+func (s *Store) EndLeadership(ctx context.Context, kind, value string) error {
+	return s.request(ctx, "end an earlier lead of "+kind, func(ctx context.Context) error {
+		answer, err := s.client.Get(ctx, s.key("election", kind)+"/", clientv3.WithPrefix())
+		if err != nil {
+			return err
+		}
+		for _, kv := range answer.Kvs {
+			if string(kv.Value) != value || kv.Lease == 0 {
+				continue
+			}
+			if _, err := s.client.Revoke(ctx, clientv3.LeaseID(kv.Lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // guard is the condition that the leadership stands.

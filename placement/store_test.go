@@ -347,3 +347,30 @@ func TestEtcdUnreachable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// What a dead candidate left of an election ends at once, and nobody else's lead.
+func TestEndLeadership(t *testing.T) {
+	e := startEtcd(t, t.TempDir())
+	dead, s := open(t, placement.Config{Endpoints: []string{e.Address()}}), open(t, placement.Config{Endpoints: []string{e.Address()}})
+	lead, err := dead.Campaign(t.Context(), placement.LayoutService, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EndLeadership(t.Context(), placement.LayoutService, "two"); err != nil {
+		t.Fatal(err)
+	}
+	if who, err := s.Leader(t.Context(), placement.LayoutService); err != nil || who != "one" {
+		t.Errorf("another's lead: now %q, %v", who, err)
+	}
+	if err := s.EndLeadership(t.Context(), placement.LayoutService, "one"); err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.Campaign(t.Context(), placement.LayoutService, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Resign(context.Background())
+	if _, err := dead.PutPG(t.Context(), lead, 1, &canopyv1.PlacementGroup{Pg: 1, Epoch: 1}, 0); !placement.IsConflict(err) {
+		t.Errorf("a write of the ended lead: %v", err)
+	}
+}

@@ -117,6 +117,7 @@ func (c *cluster) startLayoutService(ready *sync.WaitGroup) {
 		HTTPListen:  c.plan.Addresses["layoutsvc.http"],
 		Etcd:        c.etcd,
 		WantServers: c.plan.DataServers,
+		Alone:       len(c.plan.Etcd) == 0, // the data directory is locked, and etcd's with it
 		Logger:      c.logger.With("part", "layoutsvc"),
 		Registerer:  c.registerer("layoutsvc"),
 		Gatherer:    c.registry,
