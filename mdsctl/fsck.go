@@ -37,7 +37,11 @@ type finding struct {
 	Problem   string `json:"problem"`
 }
 
-const maxFindings = 10_000
+// Findings that are kept, and that a table shows.
+const (
+	maxFindings = 10_000
+	maxShown    = 100
+)
 
 func (r *fsckReport) add(f finding) {
 	r.Problems++
@@ -119,11 +123,12 @@ func writeFsck(t *table, r *fsckReport) {
 	if len(r.Findings) > 0 {
 		t.title("")
 		t.row("SHARD", "INVARIANT", "OBJECT", "PROBLEM")
-		for _, f := range r.Findings {
+		shown := r.Findings[:min(len(r.Findings), maxShown)]
+		for _, f := range shown {
 			t.row(nodeText(f.Shard), f.Invariant, f.Object, f.Problem)
 		}
-		if n := r.Problems - uint64(len(r.Findings)); n > 0 {
-			t.line(fmt.Sprintf("... and %d more", n))
+		if n := r.Problems - uint64(len(shown)); n > 0 {
+			t.line(fmt.Sprintf("... and %d more (-o json lists up to %d)", n, maxFindings))
 		}
 		return
 	}

@@ -224,30 +224,35 @@ func (a *app) look(ctx context.Context, cl *inspect.Cluster) (*dataView, error) 
 	return v, err
 }
 
-// checkData reports what is wrong in two looks, settle apart: the first may
-// have met writes, deletions and replicas under way.
+// maxLooks bounds how often a cluster is looked at that is busy deleting.
+const maxLooks = 6
+
+// checkData reports what is wrong in every one of two or more looks, settle apart:
+// one may have met writes, deletions and replicas under way. Data without a file is
+// compared with how many wait for deletion, so it looks until that number stands
+// still meanwhile.
 func (a *app) checkData(ctx context.Context, cl *inspect.Cluster, r *fsckReport, settle time.Duration) error {
-	v, err := a.look(ctx, cl)
-	if err != nil {
-		return err
-	}
-	if len(v.differ)+len(v.without)+len(v.empty) > 0 {
+	var v *dataView
+	pending := waiting(ctx, cl)
+	for looks := 1; ; looks++ {
+		next, err := a.look(ctx, cl)
+		if err != nil {
+			return err
+		}
+		if v != nil {
+			next.keepCommon(v)
+		}
+		v = next
+		before := pending
+		pending = waiting(ctx, cl)
+		if !v.suspicious() || looks > 1 && (pending == before || uint64(len(v.without)) <= pending) || looks == maxLooks {
+			pending = max(pending, before)
+			break
+		}
 		select {
 		case <-time.After(settle):
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-		again, err := a.look(ctx, cl)
-		if err != nil {
-			return err
-		}
-		again.keepCommon(v)
-		v = again
-	}
-	pending := uint64(0)
-	for _, rep := range cl.Nodes(ctx) {
-		for _, s := range rep.Shards {
-			pending += s.GetOrphans() + s.GetDeletionsQueued()
 		}
 	}
 	before := r.Problems
@@ -256,6 +261,19 @@ func (a *app) checkData(ctx context.Context, cl *inspect.Cluster, r *fsckReport,
 	r.Data.Problems = r.Problems - before
 	return nil
 }
+
+// waiting is how many files' data may wait for deletion.
+func waiting(ctx context.Context, cl *inspect.Cluster) (files uint64) {
+	for _, rep := range cl.Nodes(ctx) {
+		for _, s := range rep.Shards {
+			files += s.GetOrphans() + s.GetDeletionsQueued()
+		}
+	}
+	return files
+}
+
+// suspicious says whether there is anything to look at again.
+func (v *dataView) suspicious() bool { return len(v.differ)+len(v.without)+len(v.empty) > 0 }
 
 // keepCommon drops what an earlier look did not find.
 func (v *dataView) keepCommon(earlier *dataView) {
