@@ -15,22 +15,28 @@ import (
 	"sort"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 )
 
+// secondSignalAfter: signals that come together are one. timeout(1) sends two, to
+// the process and to its group.
+const secondSignalAfter = time.Second
+
 // Main runs the command with the process's arguments and returns the exit
 // code: 0, or 1 after one line on standard error. SIGINT and SIGTERM cancel the
-// context; a second one ends the process at once. A reader of the output that
+// context; one that comes secondSignalAfter later or more ends the process at once. A reader of the output that
 // went away does not end the process: it has a mount and data to put in order.
 func Main(cmd *cobra.Command) int {
 	// Taking the signal, unlike ignoring it, is not inherited by children.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // from now on the default action: the second signal ends it
+	// Then the default action: the second signal ends it.
+	context.AfterFunc(ctx, func() { time.AfterFunc(secondSignalAfter, stop) })
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see %s --help)", err, c.CommandPath())

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,7 @@ func TestErrorOfSeveralLinesIsOne(t *testing.T) {
 	cmd, _, _ := command(&d, func() error { return errors.New("a\nb") })
 	var out bytes.Buffer
 	cmd.SetErr(&out)
-	cmd.SetArgs(nil)
+	cmd.SetArgs([]string{})
 	if code := Main(cmd); code != 1 || out.String() != "demo: a; b\n" {
 		t.Errorf("exit %d, output %q", code, out.String())
 	}
@@ -93,5 +94,23 @@ func TestLoggerRefusesUnknownLevelAndFormat(t *testing.T) {
 		if _, err := d.Logger(io.Discard); err == nil {
 			t.Errorf("%+v was accepted", d)
 		}
+	}
+}
+
+// TestSignalsTogetherAreOne: the second of two signals that come together would end
+// this process if it counted.
+func TestSignalsTogetherAreOne(t *testing.T) {
+	cmd := &cobra.Command{Use: "demo", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		for range 2 {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				return err
+			}
+			<-c.Context().Done()
+		}
+		return nil
+	}}
+	cmd.SetArgs([]string{})
+	if code := Main(cmd); code != 0 {
+		t.Errorf("exit %d", code)
 	}
 }
