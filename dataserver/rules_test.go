@@ -13,6 +13,7 @@ import (
 	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/client/data/poolmap"
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
@@ -86,9 +87,11 @@ func TestTombstone(t *testing.T) {
 	away.start()
 	c.waitMap(d, "all in sync", allInSync)
 	for range 2 {
-		if err := d.Delete(testContext(t), f.ID, f.Layout, stripe.MaxFileBytes); err != nil {
-			t.Fatal(err)
-		}
+		// A deletion asks each member once, and the connection to the server that was
+		// away may not stand again yet: whoever deletes tries again (PROTOCOLS H3).
+		await.Nil(t, 20*time.Second, "the deletion is confirmed by all members", func() error {
+			return d.Delete(testContext(t), f.ID, f.Layout, stripe.MaxFileBytes)
+		})
 	}
 	byServer, err := d.StatColumns(testContext(t), f.ID)
 	if err != nil {

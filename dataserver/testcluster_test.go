@@ -13,6 +13,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/data"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/layoutsvc"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
@@ -272,10 +273,11 @@ func outOfSyncEverywhere(server uint64) func(*canopyv1.PoolMap) bool {
 func (c *testCluster) requireEqualReplicas(d *data.Data, replicas int, ids ...base.DataID) {
 	c.t.Helper()
 	for _, id := range ids {
-		byServer, err := d.StatColumns(testContext(c.t), id)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		var byServer map[base.NodeID][]*canopyv1.ColumnInfo
+		await.Nil(c.t, 20*time.Second, "every server tells of its columns", func() (err error) {
+			byServer, err = d.StatColumns(testContext(c.t), id) // a connection to one that was away may not stand yet
+			return err
+		})
 		type found struct {
 			digest  uint64
 			servers []base.NodeID
