@@ -14,6 +14,8 @@ const (
 	transferWait = 200 * time.Millisecond
 	// quietWait bounds the wait for what is in flight before the transfer.
 	quietWait = 100 * time.Millisecond
+	// settleWait is for the followers to apply what was committed last: a heartbeat.
+	settleWait = heartbeatRTT * rttMillisecond * time.Millisecond
 )
 
 // Release drains: it moves the Raft leadership to another replica if there is
@@ -29,6 +31,14 @@ func (g *Group) Release(ctx context.Context) error {
 	quiet, cancel := context.WithTimeout(ctx, quietWait)
 	_ = g.waitFor(quiet, "quiet", func() bool { return len(g.inflight) == 0 })
 	cancel()
+	// A transfer to a replica that does not campaign is given up only after an
+	// election's time (0.4 s), and nothing is proposed until then: this wait is shorter.
+	if members, _ := g.host.membership(g.cfg.Shard); len(members) > 1 && g.isLeader() {
+		select {
+		case <-time.After(settleWait):
+		case <-ctx.Done():
+		}
+	}
 	g.transferLeadership(ctx)
 	g.mu.Lock()
 	if g.epoch != 0 && !g.releasing {
