@@ -89,6 +89,9 @@ func (c *Client) setAttrReporting(ctx context.Context, cred Cred, st *fileState,
 		case errors.Is(err, fserr.OldEpoch):
 			st.reported(report, res, err, asked)
 		default:
+			if fserr.KindOf(err) == fserr.TimedOut {
+				report.AllocatedBytes = 0 // it may have been taken in: these would count twice
+			}
 			st.unreport(report)
 		}
 		a.err = err
@@ -106,7 +109,7 @@ func (c *Client) setAttrReporting(ctx context.Context, cred Cred, st *fileState,
 	if a.err == nil {
 		return a.attr, nil
 	}
-	// Nothing was changed. What is not reported yet is, by itself.
+	// Refused, or the outcome is unknown. What may not be reported yet is, by itself.
 	if err := st.flush(ctx, false); err != nil {
 		return nil, wrap(opSetAttr, err)
 	}

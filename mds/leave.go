@@ -19,7 +19,7 @@ import (
 const leaveTimeout = 5 * time.Second
 
 // leaveUnwanted ends the replicas that run here and that the map does not name
-// any more; false: one has to stay for now.
+// any more; false: one still has to stay, and is to be looked at again.
 func (s *Server) leaveUnwanted(ctx context.Context) bool {
 	all := true
 	for _, h := range s.allHosted() {
