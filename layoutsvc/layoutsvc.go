@@ -44,6 +44,9 @@ type Config struct {
 	// ServerLease is how long a data server serves after its last heartbeat. 0:
 	// 3 s.
 	ServerLease time.Duration
+	// RebuildAfter is how long a data server must be gone before its placement
+	// groups are rebuilt on others. 0: 10 min; below 0: never.
+	RebuildAfter time.Duration
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -58,6 +61,8 @@ const (
 	DefaultPGs         = 32
 	DefaultServerLease = 3 * time.Second
 	DefaultPool        = base.PoolID(1)
+	// DefaultRebuildAfter outlasts the restart of a machine.
+	DefaultRebuildAfter = 10 * time.Minute
 	// leaseMargin is what the leader waits beyond a server's lease: for the drift
 	// of clocks, and for an old leader that learns late of its end.
 	leaseMargin = time.Second
@@ -75,6 +80,9 @@ func withDefaults(c Config) (Config, error) {
 	}
 	if c.ServerLease == 0 {
 		c.ServerLease = DefaultServerLease
+	}
+	if c.RebuildAfter == 0 {
+		c.RebuildAfter = DefaultRebuildAfter
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -123,6 +123,7 @@ func (t *term) record(ctx context.Context, id base.NodeID, r *canopyv1.RegisterS
 	next := &canopyv1.DataServerInfo{
 		Server: uint64(id), Address: r.Address, HttpAddress: r.HttpAddress, Incarnation: r.Incarnation, Alive: true,
 		Labels: r.Labels, TotalBytes: r.TotalBytes, FreeBytes: r.FreeBytes, Pid: r.Pid, Host: r.Host,
+		Draining: known.Value.GetDraining(),
 	}
 	_, err := t.s.store.PutServer(ctx, t.lead, next, known.Revision)
 	return err
@@ -138,8 +139,8 @@ func (t *term) ensurePool(ctx context.Context) error {
 	}
 	var servers []stripe.Server
 	for id, s := range data.Servers {
-		if s.Value.Alive {
-			servers = append(servers, stripe.Server{ID: id, Labels: s.Value.Labels})
+		if s.Value.Alive && !s.Value.Draining {
+			servers = append(servers, stripe.Server{ID: id, Labels: domainsOf(s.Value)})
 		}
 	}
 	if len(servers) < t.s.config.WantServers {
@@ -154,7 +155,39 @@ func (t *term) ensurePool(ctx context.Context) error {
 		return err
 	}
 	t.s.logger.Info("made the default pool", "pgs", len(pool.Pgs), "replicas", pool.Replicas, "servers", len(servers))
+	t.s.warnShared(pool, servers)
 	return nil
+}
+
+// domainsOf returns a server's labels; its host is a failure domain also if no
+// label says so.
+func domainsOf(s *canopyv1.DataServerInfo) []string { return stripe.WithHost(s.Labels, s.Host) }
+
+// warnShared tells of placement groups whose members lie in one failure domain,
+// if the servers' labels say that there is more than one place.
+func (s *instance) warnShared(pool *canopyv1.Pool, servers []stripe.Server) {
+	byID := map[uint64]stripe.Server{}
+	labelled := false
+	for _, x := range servers {
+		byID[uint64(x.ID)] = x
+		labelled = labelled || len(x.Labels) > 1
+	}
+	if !labelled {
+		return
+	}
+	shared := map[string]int{}
+	for _, pg := range pool.Pgs {
+		var members []stripe.Server
+		for _, m := range pg.Members {
+			members = append(members, byID[m])
+		}
+		shared[stripe.Shared(members)]++
+	}
+	for domain, n := range shared {
+		if domain != "" {
+			s.logger.Warn("placement groups have members in the same failure domain: too few have data servers", "domain", domain, "pgs", n, "of", len(pool.Pgs))
+		}
+	}
 }
 
 func newPool(c Config, servers []stripe.Server) (*canopyv1.Pool, error) {
@@ -226,7 +259,7 @@ func (t *term) renew(ctx context.Context, r *canopyv1.HeartbeatServerRequest) er
 		t.mu.Unlock()
 		return fserr.New(fserr.SessionExpired, "heartbeat", fmt.Errorf("server %d must register", id))
 	}
-	l.heard = true
+	l.heard, l.goneSince = true, time.Time{}
 	l.until = now.Add(t.s.config.ServerLease + leaseMargin)
 	l.adopted = max(l.adopted, r.MapRevision)
 	write := !known.Value.Alive || farApart(known.Value.FreeBytes, r.FreeBytes, r.TotalBytes) ||

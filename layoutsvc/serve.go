@@ -169,6 +169,7 @@ type metrics struct {
 	epochs  prometheus.Counter
 	expired prometheus.Counter
 	losses  prometheus.Counter
+	moves   prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
@@ -177,10 +178,11 @@ func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
 		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_leases_expired_total", Help: "Data servers excluded because their lease ran out."}),
 	}
 	m.losses = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_losses_total", Help: "Placement groups whose only source lost what was not synced."})
+	m.moves = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_member_changes_total", Help: "Changes of a placement group's members by this instance."})
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	collectors := []prometheus.Collector{m.epochs, m.expired, m.losses,
+	collectors := []prometheus.Collector{m.epochs, m.expired, m.losses, m.moves,
 		gauge("canopy_layout_leading", "1 while this instance leads.", func() float64 {
 			if s.leading() != nil {
 				return 1
@@ -196,14 +198,24 @@ func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
 			}
 			return float64(n)
 		}),
-		gauge("canopy_layout_pgs_degraded", "Placement groups with a member out of sync.", func() float64 {
+		gauge("canopy_layout_pgs_degraded", "Placement groups with fewer members in sync than the pool has replicas.", func() float64 {
 			n := 0
-			for _, v := range s.store.Data().PGs {
-				if len(v.Value.InSync) < len(v.Value.Members) {
+			data := s.store.Data()
+			for key, v := range data.PGs {
+				if len(v.Value.InSync) < int(data.Pools[key.Pool].Value.GetReplicas()) {
 					n++
 				}
 			}
 			return float64(n)
+		}),
+		gauge("canopy_layout_pgs_stuck", "Placement groups that lack a copy and that nothing can be done about now; of the leader.", func() float64 {
+			t := s.leading()
+			if t == nil {
+				return 0
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return float64(len(t.stuck))
 		}),
 	}
 	for _, c := range collectors {

@@ -27,6 +27,8 @@ type term struct {
 
 	// changes serialises what reads records, decides and writes them.
 	changes sync.Mutex
+	// stuck is what keeps groups from being rebuilt, by group.
+	stuck map[placement.PGKey]string // under mu
 }
 
 // lease is the leader's view of one server.
@@ -37,6 +39,7 @@ type lease struct {
 	adopted     uint64    // revision of the pool map that it serves by
 	reportedAt  time.Time // when its usage was written last
 	gaveUp      bool      // the server ended the lease itself: it stops
+	goneSince   time.Time // when this term found that the lease is over; zero: it is not
 	// A start that is not registered yet:
 	knocks       bool
 	firstKnock   time.Time // in this term
@@ -91,6 +94,9 @@ func (s *instance) rule(ctx context.Context, lead *placement.Leadership) {
 			if err := t.expire(ctx); err != nil && ctx.Err() == nil {
 				s.logger.Warn("excluding data servers whose lease ran out", "error", err)
 			}
+			if err := t.rebuild(ctx); err != nil && ctx.Err() == nil {
+				s.logger.Warn("changing the members of placement groups", "error", err)
+			}
 		case <-lead.Done():
 			s.logger.Warn("the lead of the layout services is lost")
 			return
@@ -141,6 +147,9 @@ func (t *term) expire(ctx context.Context) error {
 	for id, l := range t.servers {
 		if now.After(l.until) {
 			gone = append(gone, id)
+			if l.goneSince.IsZero() {
+				l.goneSince = now
+			}
 		}
 	}
 	t.wakeLocked()

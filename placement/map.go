@@ -88,12 +88,14 @@ type DataMap struct {
 	Pools    map[base.PoolID]Versioned[*canopyv1.Pool]
 	PGs      map[PGKey]Versioned[*canopyv1.PlacementGroup]
 	Servers  map[base.NodeID]Versioned[*canopyv1.DataServerInfo]
+	Scrub    Versioned[*canopyv1.ScrubState] // Value nil: never asked for
+	Scrubs   map[PGKey]*canopyv1.ScrubResult
 }
 
 // PoolMap returns the map as clients and data servers get it: pools by id with
 // their placement groups in order, servers by id. The caller owns it.
 func (m *DataMap) PoolMap() *canopyv1.PoolMap {
-	out := &canopyv1.PoolMap{Cluster: m.Cluster, Revision: m.Revision}
+	out := &canopyv1.PoolMap{Cluster: m.Cluster, Revision: m.Revision, Scrub: proto.CloneOf(m.Scrub.Value)}
 	byPool := make(map[base.PoolID]*canopyv1.Pool, len(m.Pools))
 	for id, p := range m.Pools {
 		pool := proto.CloneOf(p.Value)
@@ -108,11 +110,25 @@ func (m *DataMap) PoolMap() *canopyv1.PoolMap {
 	}
 	for _, pool := range out.Pools {
 		slices.SortFunc(pool.Pgs, func(a, b *canopyv1.PlacementGroup) int { return cmp.Compare(a.Pg, b.Pg) })
+		pool.Scrubbed = m.scrubbed(pool)
 	}
 	for _, s := range m.Servers {
 		out.Servers = append(out.Servers, proto.CloneOf(s.Value))
 	}
 	slices.SortFunc(out.Pools, func(a, b *canopyv1.Pool) int { return cmp.Compare(a.Pool, b.Pool) })
 	slices.SortFunc(out.Servers, func(a, b *canopyv1.DataServerInfo) int { return cmp.Compare(a.Server, b.Server) })
+	return out
+}
+
+// scrubbed returns the last scrub that finished each of the pool's groups, nil if
+// there was none.
+func (m *DataMap) scrubbed(pool *canopyv1.Pool) []uint64 {
+	if len(m.Scrubs) == 0 {
+		return nil
+	}
+	out := make([]uint64, len(pool.Pgs))
+	for i, pg := range pool.Pgs {
+		out[i] = m.Scrubs[PGKey{base.PoolID(pool.Pool), base.PGID(pg.Pg)}].GetRun()
+	}
 	return out
 }

@@ -60,12 +60,22 @@ func kindOf(key string) (kind string, message proto.Message) {
 		return kind, new(canopyv1.PlacementGroup)
 	case "servers":
 		return kind, new(canopyv1.DataServerInfo)
+	case "scrub":
+		return kind, new(canopyv1.ScrubState)
+	case "scrubs":
+		return kind, new(canopyv1.ScrubResult)
 	}
 	return kind, nil
 }
 
 // isData tells whether a kind belongs to the data path.
-func isData(kind string) bool { return kind == "pools" || kind == "pgs" || kind == "servers" }
+func isData(kind string) bool {
+	switch kind {
+	case "pools", "pgs", "servers", "scrub", "scrubs":
+		return true
+	}
+	return false
+}
 
 func encode(m proto.Message) []byte {
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
@@ -202,6 +212,7 @@ func (m *mirror) dataMap() *DataMap {
 		Pools:    map[base.PoolID]Versioned[*canopyv1.Pool]{},
 		PGs:      map[PGKey]Versioned[*canopyv1.PlacementGroup]{},
 		Servers:  map[base.NodeID]Versioned[*canopyv1.DataServerInfo]{},
+		Scrubs:   map[PGKey]*canopyv1.ScrubResult{},
 	}
 	for key, r := range m.records {
 		at := Revision(r.revision)
@@ -216,6 +227,10 @@ func (m *mirror) dataMap() *DataMap {
 			}
 		case *canopyv1.DataServerInfo:
 			out.Servers[base.NodeID(message.Server)] = Versioned[*canopyv1.DataServerInfo]{message, at}
+		case *canopyv1.ScrubState:
+			out.Scrub = Versioned[*canopyv1.ScrubState]{message, at}
+		case *canopyv1.ScrubResult:
+			out.Scrubs[PGKey{base.PoolID(message.Pool), base.PGID(message.Pg)}] = message
 		}
 	}
 	return out

@@ -2,7 +2,9 @@ package placement
 
 import (
 	"context"
+	"fmt"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -64,4 +66,38 @@ func (s *Store) PutPG(ctx context.Context, guard *Leadership, pool base.PoolID, 
 func (s *Store) PutServer(ctx context.Context, guard *Leadership, server *canopyv1.DataServerInfo, have Revision) (Revision, error) {
 	key := s.key("servers", idString(server.Server))
 	return s.commit(ctx, "change a data server's registration", append(guard.guard(), at(key, have)), write{key, server})
+}
+
+// DeleteServer removes the registration of a data server if it is at revision
+// have. Data shows it when it returns. guard may be nil.
+func (s *Store) DeleteServer(ctx context.Context, guard *Leadership, server base.NodeID, have Revision) error {
+	const op = "remove a data server's registration"
+	key := s.key("servers", idString(uint64(server)))
+	var answer *clientv3.TxnResponse
+	err := s.request(ctx, op, func(ctx context.Context) (err error) {
+		answer, err = s.client.Txn(ctx).If(append(guard.guard(), at(key, have))...).Then(clientv3.OpDelete(key)).Commit()
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !answer.Succeeded:
+		return fmt.Errorf("%s: %w", op, ErrConflict)
+	}
+	return s.Sync(ctx)
+}
+
+// PutScrub changes what was asked of the scrub if that is at revision have (0: it
+// never was asked anything). guard may be nil.
+func (s *Store) PutScrub(ctx context.Context, guard *Leadership, state *canopyv1.ScrubState, have Revision) (Revision, error) {
+	key := s.key("scrub")
+	return s.commit(ctx, "change the scrub", append(guard.guard(), at(key, have)), write{key, state})
+}
+
+// PutScrubResult replaces what the last scrub of a placement group found. guard
+// may be nil.
+func (s *Store) PutScrubResult(ctx context.Context, guard *Leadership, result *canopyv1.ScrubResult) error {
+	key := s.key("scrubs", idString(result.Pool), idString(uint64(result.Pg)))
+	_, err := s.commit(ctx, "note a scrub's result", guard.guard(), write{key, result})
+	return err
 }

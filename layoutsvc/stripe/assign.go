@@ -95,6 +95,62 @@ func label(s Server, key string) string {
 	return ""
 }
 
+// Choose returns the candidate for one more member of a placement group: in
+// other failure domains than the chosen ones as far as there are any, then with
+// the least load, then with the lowest id. ok is false without candidates.
+func Choose(chosen, candidates []Server, load map[base.NodeID]int) (best Server, ok bool) {
+	bestShared := 0
+	for _, s := range candidates {
+		shared := sharedDomains(chosen, s)
+		better := shared < bestShared || shared == bestShared &&
+			(load[s.ID] < load[best.ID] || load[s.ID] == load[best.ID] && s.ID < best.ID)
+		if !ok || better {
+			best, bestShared, ok = s, shared, true
+		}
+	}
+	return best, ok
+}
+
+// Shared returns the widest failure domain that two of the servers have in
+// common, "zone", "rack" or "host"; "" if none.
+func Shared(servers []Server) string {
+	worst := 0
+	for i, s := range servers {
+		worst = max(worst, sharedDomains(servers[:i], s))
+	}
+	if worst == 0 {
+		return ""
+	}
+	return domainKeys[len(domainKeys)-worst]
+}
+
+// Nearness says how near two places are by their labels: 3 the same host, 2 the
+// same rack, 1 the same zone, 0 neither. A rack's name counts within its zone, if
+// both have one, and a host's within its rack.
+func Nearness(a, b []string) int {
+	near := 0
+	for i, key := range domainKeys {
+		v, w := label(Server{Labels: a}, key), label(Server{Labels: b}, key)
+		if v == "" || w == "" {
+			continue
+		}
+		if v != w {
+			return near
+		}
+		near = i + 1
+	}
+	return near
+}
+
+// WithHost returns labels with the host's name, unless they name one already or
+// the name is not known.
+func WithHost(labels []string, host string) []string {
+	if host == "" || label(Server{Labels: labels}, "host") != "" {
+		return labels
+	}
+	return append(append([]string(nil), labels...), "host="+host)
+}
+
 // interleave orders servers so that neighbours lie in different domains.
 func interleave(servers []Server) []Server {
 	sorted := append([]Server(nil), servers...)

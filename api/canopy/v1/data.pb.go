@@ -124,6 +124,7 @@ type DataRequest struct {
 	//	*DataRequest_BlockSums
 	//	*DataRequest_DropColumn
 	//	*DataRequest_InFlight
+	//	*DataRequest_Condemn
 	Call          isDataRequest_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -340,6 +341,15 @@ func (x *DataRequest) GetInFlight() *InFlightCall {
 	return nil
 }
 
+func (x *DataRequest) GetCondemn() *CondemnCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_Condemn); ok {
+			return x.Condemn
+		}
+	}
+	return nil
+}
+
 type isDataRequest_Call interface {
 	isDataRequest_Call()
 }
@@ -384,6 +394,10 @@ type DataRequest_InFlight struct {
 	InFlight *InFlightCall `protobuf:"bytes,25,opt,name=in_flight,json=inFlight,proto3,oneof"` // recovery
 }
 
+type DataRequest_Condemn struct {
+	Condemn *CondemnCall `protobuf:"bytes,30,opt,name=condemn,proto3,oneof"` // recovery
+}
+
 func (*DataRequest_Write) isDataRequest_Call() {}
 
 func (*DataRequest_Read) isDataRequest_Call() {}
@@ -403,6 +417,8 @@ func (*DataRequest_BlockSums) isDataRequest_Call() {}
 func (*DataRequest_DropColumn) isDataRequest_Call() {}
 
 func (*DataRequest_InFlight) isDataRequest_Call() {}
+
+func (*DataRequest_Condemn) isDataRequest_Call() {}
 
 // WriteCall: acknowledged when all in-sync replicas have it; durable on them if
 // sync, else after a SyncCall.
@@ -483,9 +499,12 @@ func (x *WriteCall) GetRepair() bool {
 }
 
 type ReadCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint32                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Offset uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length uint32                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	// The primary does not answer the client: a member answers also what may not
+	// be on all members yet.
+	Any           bool `protobuf:"varint,3,opt,name=any,proto3" json:"any,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -532,6 +551,13 @@ func (x *ReadCall) GetLength() uint32 {
 		return x.Length
 	}
 	return 0
+}
+
+func (x *ReadCall) GetAny() bool {
+	if x != nil {
+		return x.Any
+	}
+	return false
 }
 
 type SyncCall struct {
@@ -772,9 +798,12 @@ func (x *FetchColumnCall) GetLength() uint32 {
 // BlockSumsCall answers in data the checksums of blocks, 4 bytes each, little
 // endian, 0 for a hole.
 type BlockSumsCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FirstBlock    uint64                 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
-	Blocks        uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	FirstBlock uint64                 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
+	Blocks     uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// Of the data as they are on disk; answers in damaged the blocks that do not
+	// match.
+	Verify        bool `protobuf:"varint,3,opt,name=verify,proto3" json:"verify,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -823,6 +852,68 @@ func (x *BlockSumsCall) GetBlocks() uint32 {
 	return 0
 }
 
+func (x *BlockSumsCall) GetVerify() bool {
+	if x != nil {
+		return x.Verify
+	}
+	return false
+}
+
+// CondemnCall makes blocks unreadable, as those of the primary are that lost
+// them: they get the checksums of what was lost, 4 bytes each, without the data.
+// Without checksums the whole column becomes unreadable.
+type CondemnCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FirstBlock    uint64                 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
+	Sums          []byte                 `protobuf:"bytes,2,opt,name=sums,proto3" json:"sums,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CondemnCall) Reset() {
+	*x = CondemnCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CondemnCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CondemnCall) ProtoMessage() {}
+
+func (x *CondemnCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CondemnCall.ProtoReflect.Descriptor instead.
+func (*CondemnCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CondemnCall) GetFirstBlock() uint64 {
+	if x != nil {
+		return x.FirstBlock
+	}
+	return 0
+}
+
+func (x *CondemnCall) GetSums() []byte {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
 // DropColumnCall removes one column without a tombstone.
 type DropColumnCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -832,7 +923,7 @@ type DropColumnCall struct {
 
 func (x *DropColumnCall) Reset() {
 	*x = DropColumnCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +935,7 @@ func (x *DropColumnCall) String() string {
 func (*DropColumnCall) ProtoMessage() {}
 
 func (x *DropColumnCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +948,7 @@ func (x *DropColumnCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropColumnCall.ProtoReflect.Descriptor instead.
 func (*DropColumnCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{10}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{11}
 }
 
 // InFlightCall answers in columns which the replica may have changed without
@@ -870,7 +961,7 @@ type InFlightCall struct {
 
 func (x *InFlightCall) Reset() {
 	*x = InFlightCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +973,7 @@ func (x *InFlightCall) String() string {
 func (*InFlightCall) ProtoMessage() {}
 
 func (x *InFlightCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +986,7 @@ func (x *InFlightCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlightCall.ProtoReflect.Descriptor instead.
 func (*InFlightCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{11}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{12}
 }
 
 type DataResponse struct {
@@ -909,13 +1000,14 @@ type DataResponse struct {
 	AllocatedBytes uint64                 `protobuf:"varint,7,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"` // write: blocks newly allocated by it
 	Columns        []*ColumnInfo          `protobuf:"bytes,8,rep,name=columns,proto3" json:"columns,omitempty"`
 	ColumnSize     uint64                 `protobuf:"varint,9,opt,name=column_size,json=columnSize,proto3" json:"column_size,omitempty"`
+	Damaged        []uint64               `protobuf:"varint,12,rep,packed,name=damaged,proto3" json:"damaged,omitempty"` // block numbers
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DataResponse) Reset() {
 	*x = DataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1019,7 @@ func (x *DataResponse) String() string {
 func (*DataResponse) ProtoMessage() {}
 
 func (x *DataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1032,7 @@ func (x *DataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataResponse.ProtoReflect.Descriptor instead.
 func (*DataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{12}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DataResponse) GetId() uint64 {
@@ -1006,6 +1098,13 @@ func (x *DataResponse) GetColumnSize() uint64 {
 	return 0
 }
 
+func (x *DataResponse) GetDamaged() []uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
 type ColumnInfo struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Column         *Column                `protobuf:"bytes,1,opt,name=column,proto3" json:"column,omitempty"`
@@ -1022,7 +1121,7 @@ type ColumnInfo struct {
 
 func (x *ColumnInfo) Reset() {
 	*x = ColumnInfo{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1133,7 @@ func (x *ColumnInfo) String() string {
 func (*ColumnInfo) ProtoMessage() {}
 
 func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1146,7 @@ func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColumnInfo.ProtoReflect.Descriptor instead.
 func (*ColumnInfo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ColumnInfo) GetColumn() *Column {
@@ -1115,7 +1214,7 @@ type StatColumnsRequest struct {
 
 func (x *StatColumnsRequest) Reset() {
 	*x = StatColumnsRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1226,7 @@ func (x *StatColumnsRequest) String() string {
 func (*StatColumnsRequest) ProtoMessage() {}
 
 func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1239,7 @@ func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsRequest.ProtoReflect.Descriptor instead.
 func (*StatColumnsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatColumnsRequest) GetDataId() uint64 {
@@ -1159,7 +1258,7 @@ type StatColumnsResponse struct {
 
 func (x *StatColumnsResponse) Reset() {
 	*x = StatColumnsResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1270,7 @@ func (x *StatColumnsResponse) String() string {
 func (*StatColumnsResponse) ProtoMessage() {}
 
 func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1283,7 @@ func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsResponse.ProtoReflect.Descriptor instead.
 func (*StatColumnsResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{15}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatColumnsResponse) GetColumns() []*ColumnInfo {
@@ -1202,7 +1301,7 @@ type ListDataRequest struct {
 
 func (x *ListDataRequest) Reset() {
 	*x = ListDataRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1313,7 @@ func (x *ListDataRequest) String() string {
 func (*ListDataRequest) ProtoMessage() {}
 
 func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1326,7 @@ func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataRequest.ProtoReflect.Descriptor instead.
 func (*ListDataRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
 }
 
 type ListDataResponse struct {
@@ -1239,7 +1338,7 @@ type ListDataResponse struct {
 
 func (x *ListDataResponse) Reset() {
 	*x = ListDataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1350,7 @@ func (x *ListDataResponse) String() string {
 func (*ListDataResponse) ProtoMessage() {}
 
 func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1363,7 @@ func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataResponse.ProtoReflect.Descriptor instead.
 func (*ListDataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListDataResponse) GetColumns() []*ColumnInfo {
@@ -1272,6 +1371,267 @@ func (x *ListDataResponse) GetColumns() []*ColumnInfo {
 		return x.Columns
 	}
 	return nil
+}
+
+type RepairStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairStatusRequest) Reset() {
+	*x = RepairStatusRequest{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairStatusRequest) ProtoMessage() {}
+
+func (x *RepairStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairStatusRequest.ProtoReflect.Descriptor instead.
+func (*RepairStatusRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{19}
+}
+
+type RepairStatusResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RateBytes     uint64                 `protobuf:"varint,1,opt,name=rate_bytes,json=rateBytes,proto3" json:"rate_bytes,omitempty"` // bound on what recovery sends per second; 0: none
+	Groups        []*GroupRepair         `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairStatusResponse) Reset() {
+	*x = RepairStatusResponse{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairStatusResponse) ProtoMessage() {}
+
+func (x *RepairStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairStatusResponse.ProtoReflect.Descriptor instead.
+func (*RepairStatusResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RepairStatusResponse) GetRateBytes() uint64 {
+	if x != nil {
+		return x.RateBytes
+	}
+	return 0
+}
+
+func (x *RepairStatusResponse) GetGroups() []*GroupRepair {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// GroupRepair is the progress of one recovery, or scrub, of a placement group.
+type GroupRepair struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Pg            uint32                 `protobuf:"varint,2,opt,name=pg,proto3" json:"pg,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Member        uint64                 `protobuf:"varint,4,opt,name=member,proto3" json:"member,omitempty"`                                 // who is recovered; 0: a scrub
+	Run           uint64                 `protobuf:"varint,5,opt,name=run,proto3" json:"run,omitempty"`                                       // of the scrub
+	ColumnsTotal  uint64                 `protobuf:"varint,6,opt,name=columns_total,json=columnsTotal,proto3" json:"columns_total,omitempty"` // here, counted at the start
+	ColumnsDone   uint64                 `protobuf:"varint,7,opt,name=columns_done,json=columnsDone,proto3" json:"columns_done,omitempty"`    // compared, and equal now
+	BytesTotal    uint64                 `protobuf:"varint,8,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
+	BytesDone     uint64                 `protobuf:"varint,9,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	ColumnsSent   uint64                 `protobuf:"varint,10,opt,name=columns_sent,json=columnsSent,proto3" json:"columns_sent,omitempty"` // of those done, with differences
+	BytesSent     uint64                 `protobuf:"varint,11,opt,name=bytes_sent,json=bytesSent,proto3" json:"bytes_sent,omitempty"`
+	RunningMs     uint64                 `protobuf:"varint,12,opt,name=running_ms,json=runningMs,proto3" json:"running_ms,omitempty"`
+	Error         string                 `protobuf:"bytes,13,opt,name=error,proto3" json:"error,omitempty"`      // why the last attempt ended; it is repeated
+	Waiting       bool                   `protobuf:"varint,14,opt,name=waiting,proto3" json:"waiting,omitempty"` // for its turn
+	Damaged       uint64                 `protobuf:"varint,15,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Repaired      uint64                 `protobuf:"varint,16,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	Unrepairable  uint64                 `protobuf:"varint,17,opt,name=unrepairable,proto3" json:"unrepairable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupRepair) Reset() {
+	*x = GroupRepair{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupRepair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupRepair) ProtoMessage() {}
+
+func (x *GroupRepair) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupRepair.ProtoReflect.Descriptor instead.
+func (*GroupRepair) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GroupRepair) GetPool() uint64 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetPg() uint32 {
+	if x != nil {
+		return x.Pg
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetMember() uint64 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetColumnsTotal() uint64 {
+	if x != nil {
+		return x.ColumnsTotal
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetColumnsDone() uint64 {
+	if x != nil {
+		return x.ColumnsDone
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetBytesTotal() uint64 {
+	if x != nil {
+		return x.BytesTotal
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetBytesDone() uint64 {
+	if x != nil {
+		return x.BytesDone
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetColumnsSent() uint64 {
+	if x != nil {
+		return x.ColumnsSent
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetBytesSent() uint64 {
+	if x != nil {
+		return x.BytesSent
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetRunningMs() uint64 {
+	if x != nil {
+		return x.RunningMs
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *GroupRepair) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
+func (x *GroupRepair) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetRepaired() uint64 {
+	if x != nil {
+		return x.Repaired
+	}
+	return 0
+}
+
+func (x *GroupRepair) GetUnrepairable() uint64 {
+	if x != nil {
+		return x.Unrepairable
+	}
+	return 0
 }
 
 var File_api_canopy_v1_data_proto protoreflect.FileDescriptor
@@ -1284,7 +1644,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xf9\x06\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xad\a\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -1311,17 +1671,19 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"block_sums\x18\x17 \x01(\v2\x18.canopy.v1.BlockSumsCallH\x00R\tblockSums\x12<\n" +
 	"\vdrop_column\x18\x18 \x01(\v2\x19.canopy.v1.DropColumnCallH\x00R\n" +
 	"dropColumn\x126\n" +
-	"\tin_flight\x18\x19 \x01(\v2\x17.canopy.v1.InFlightCallH\x00R\binFlightB\x06\n" +
+	"\tin_flight\x18\x19 \x01(\v2\x17.canopy.v1.InFlightCallH\x00R\binFlight\x122\n" +
+	"\acondemn\x18\x1e \x01(\v2\x16.canopy.v1.CondemnCallH\x00R\acondemnB\x06\n" +
 	"\x04call\"{\n" +
 	"\tWriteCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\rR\x06crc32c\x12\x12\n" +
 	"\x04sync\x18\x04 \x01(\bR\x04sync\x12\x16\n" +
-	"\x06repair\x18\x05 \x01(\bR\x06repair\":\n" +
+	"\x06repair\x18\x05 \x01(\bR\x06repair\"L\n" +
 	"\bReadCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\rR\x06length\"\n" +
+	"\x06length\x18\x02 \x01(\rR\x06length\x12\x10\n" +
+	"\x03any\x18\x03 \x01(\bR\x03any\"\n" +
 	"\n" +
 	"\bSyncCall\"\t\n" +
 	"\aCutCall\"\f\n" +
@@ -1334,13 +1696,18 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\adata_id\x18\x04 \x01(\x04R\x06dataId\"A\n" +
 	"\x0fFetchColumnCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\rR\x06length\"H\n" +
+	"\x06length\x18\x02 \x01(\rR\x06length\"`\n" +
 	"\rBlockSumsCall\x12\x1f\n" +
 	"\vfirst_block\x18\x01 \x01(\x04R\n" +
 	"firstBlock\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\x10\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12\x16\n" +
+	"\x06verify\x18\x03 \x01(\bR\x06verify\"B\n" +
+	"\vCondemnCall\x12\x1f\n" +
+	"\vfirst_block\x18\x01 \x01(\x04R\n" +
+	"firstBlock\x12\x12\n" +
+	"\x04sums\x18\x02 \x01(\fR\x04sums\"\x10\n" +
 	"\x0eDropColumnCall\"\x0e\n" +
-	"\fInFlightCall\"\x8e\x02\n" +
+	"\fInFlightCall\"\xa8\x02\n" +
 	"\fDataResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\rR\x05error\x12\x16\n" +
@@ -1351,7 +1718,8 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x0fallocated_bytes\x18\a \x01(\x04R\x0eallocatedBytes\x12/\n" +
 	"\acolumns\x18\b \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns\x12\x1f\n" +
 	"\vcolumn_size\x18\t \x01(\x04R\n" +
-	"columnSize\"\x87\x02\n" +
+	"columnSize\x12\x18\n" +
+	"\adamaged\x18\f \x03(\x04R\adamaged\"\x87\x02\n" +
 	"\n" +
 	"ColumnInfo\x12)\n" +
 	"\x06column\x18\x01 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x12\n" +
@@ -1369,11 +1737,40 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\acolumns\x18\x01 \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns\"\x11\n" +
 	"\x0fListDataRequest\"C\n" +
 	"\x10ListDataResponse\x12/\n" +
-	"\acolumns\x18\x01 \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns2\xda\x01\n" +
+	"\acolumns\x18\x01 \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns\"\x15\n" +
+	"\x13RepairStatusRequest\"e\n" +
+	"\x14RepairStatusResponse\x12\x1d\n" +
+	"\n" +
+	"rate_bytes\x18\x01 \x01(\x04R\trateBytes\x12.\n" +
+	"\x06groups\x18\x02 \x03(\v2\x16.canopy.v1.GroupRepairR\x06groups\"\xe4\x03\n" +
+	"\vGroupRepair\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x0e\n" +
+	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06member\x18\x04 \x01(\x04R\x06member\x12\x10\n" +
+	"\x03run\x18\x05 \x01(\x04R\x03run\x12#\n" +
+	"\rcolumns_total\x18\x06 \x01(\x04R\fcolumnsTotal\x12!\n" +
+	"\fcolumns_done\x18\a \x01(\x04R\vcolumnsDone\x12\x1f\n" +
+	"\vbytes_total\x18\b \x01(\x04R\n" +
+	"bytesTotal\x12\x1d\n" +
+	"\n" +
+	"bytes_done\x18\t \x01(\x04R\tbytesDone\x12!\n" +
+	"\fcolumns_sent\x18\n" +
+	" \x01(\x04R\vcolumnsSent\x12\x1d\n" +
+	"\n" +
+	"bytes_sent\x18\v \x01(\x04R\tbytesSent\x12\x1d\n" +
+	"\n" +
+	"running_ms\x18\f \x01(\x04R\trunningMs\x12\x14\n" +
+	"\x05error\x18\r \x01(\tR\x05error\x12\x18\n" +
+	"\awaiting\x18\x0e \x01(\bR\awaiting\x12\x18\n" +
+	"\adamaged\x18\x0f \x01(\x04R\adamaged\x12\x1a\n" +
+	"\brepaired\x18\x10 \x01(\x04R\brepaired\x12\"\n" +
+	"\funrepairable\x18\x11 \x01(\x04R\funrepairable2\xab\x02\n" +
 	"\x04Data\x12=\n" +
 	"\x06Access\x12\x16.canopy.v1.DataRequest\x1a\x17.canopy.v1.DataResponse(\x010\x01\x12L\n" +
 	"\vStatColumns\x12\x1d.canopy.v1.StatColumnsRequest\x1a\x1e.canopy.v1.StatColumnsResponse\x12E\n" +
-	"\bListData\x12\x1a.canopy.v1.ListDataRequest\x1a\x1b.canopy.v1.ListDataResponse0\x01B3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\bListData\x12\x1a.canopy.v1.ListDataRequest\x1a\x1b.canopy.v1.ListDataResponse0\x01\x12O\n" +
+	"\fRepairStatus\x12\x1e.canopy.v1.RepairStatusRequest\x1a\x1f.canopy.v1.RepairStatusResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_data_proto_rawDescOnce sync.Once
@@ -1387,31 +1784,35 @@ func file_api_canopy_v1_data_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_data_proto_rawDescData
 }
 
-var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_api_canopy_v1_data_proto_goTypes = []any{
-	(*Column)(nil),              // 0: canopy.v1.Column
-	(*DataRequest)(nil),         // 1: canopy.v1.DataRequest
-	(*WriteCall)(nil),           // 2: canopy.v1.WriteCall
-	(*ReadCall)(nil),            // 3: canopy.v1.ReadCall
-	(*SyncCall)(nil),            // 4: canopy.v1.SyncCall
-	(*CutCall)(nil),             // 5: canopy.v1.CutCall
-	(*DeleteCall)(nil),          // 6: canopy.v1.DeleteCall
-	(*ListColumnsCall)(nil),     // 7: canopy.v1.ListColumnsCall
-	(*FetchColumnCall)(nil),     // 8: canopy.v1.FetchColumnCall
-	(*BlockSumsCall)(nil),       // 9: canopy.v1.BlockSumsCall
-	(*DropColumnCall)(nil),      // 10: canopy.v1.DropColumnCall
-	(*InFlightCall)(nil),        // 11: canopy.v1.InFlightCall
-	(*DataResponse)(nil),        // 12: canopy.v1.DataResponse
-	(*ColumnInfo)(nil),          // 13: canopy.v1.ColumnInfo
-	(*StatColumnsRequest)(nil),  // 14: canopy.v1.StatColumnsRequest
-	(*StatColumnsResponse)(nil), // 15: canopy.v1.StatColumnsResponse
-	(*ListDataRequest)(nil),     // 16: canopy.v1.ListDataRequest
-	(*ListDataResponse)(nil),    // 17: canopy.v1.ListDataResponse
-	(*Cut)(nil),                 // 18: canopy.v1.Cut
+	(*Column)(nil),               // 0: canopy.v1.Column
+	(*DataRequest)(nil),          // 1: canopy.v1.DataRequest
+	(*WriteCall)(nil),            // 2: canopy.v1.WriteCall
+	(*ReadCall)(nil),             // 3: canopy.v1.ReadCall
+	(*SyncCall)(nil),             // 4: canopy.v1.SyncCall
+	(*CutCall)(nil),              // 5: canopy.v1.CutCall
+	(*DeleteCall)(nil),           // 6: canopy.v1.DeleteCall
+	(*ListColumnsCall)(nil),      // 7: canopy.v1.ListColumnsCall
+	(*FetchColumnCall)(nil),      // 8: canopy.v1.FetchColumnCall
+	(*BlockSumsCall)(nil),        // 9: canopy.v1.BlockSumsCall
+	(*CondemnCall)(nil),          // 10: canopy.v1.CondemnCall
+	(*DropColumnCall)(nil),       // 11: canopy.v1.DropColumnCall
+	(*InFlightCall)(nil),         // 12: canopy.v1.InFlightCall
+	(*DataResponse)(nil),         // 13: canopy.v1.DataResponse
+	(*ColumnInfo)(nil),           // 14: canopy.v1.ColumnInfo
+	(*StatColumnsRequest)(nil),   // 15: canopy.v1.StatColumnsRequest
+	(*StatColumnsResponse)(nil),  // 16: canopy.v1.StatColumnsResponse
+	(*ListDataRequest)(nil),      // 17: canopy.v1.ListDataRequest
+	(*ListDataResponse)(nil),     // 18: canopy.v1.ListDataResponse
+	(*RepairStatusRequest)(nil),  // 19: canopy.v1.RepairStatusRequest
+	(*RepairStatusResponse)(nil), // 20: canopy.v1.RepairStatusResponse
+	(*GroupRepair)(nil),          // 21: canopy.v1.GroupRepair
+	(*Cut)(nil),                  // 22: canopy.v1.Cut
 }
 var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	0,  // 0: canopy.v1.DataRequest.column:type_name -> canopy.v1.Column
-	18, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
+	22, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
 	2,  // 2: canopy.v1.DataRequest.write:type_name -> canopy.v1.WriteCall
 	3,  // 3: canopy.v1.DataRequest.read:type_name -> canopy.v1.ReadCall
 	4,  // 4: canopy.v1.DataRequest.sync:type_name -> canopy.v1.SyncCall
@@ -1420,24 +1821,28 @@ var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	7,  // 7: canopy.v1.DataRequest.list_columns:type_name -> canopy.v1.ListColumnsCall
 	8,  // 8: canopy.v1.DataRequest.fetch_column:type_name -> canopy.v1.FetchColumnCall
 	9,  // 9: canopy.v1.DataRequest.block_sums:type_name -> canopy.v1.BlockSumsCall
-	10, // 10: canopy.v1.DataRequest.drop_column:type_name -> canopy.v1.DropColumnCall
-	11, // 11: canopy.v1.DataRequest.in_flight:type_name -> canopy.v1.InFlightCall
-	13, // 12: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	0,  // 13: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
-	18, // 14: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
-	13, // 15: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
-	13, // 16: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	1,  // 17: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
-	14, // 18: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
-	16, // 19: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
-	12, // 20: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
-	15, // 21: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
-	17, // 22: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	11, // 10: canopy.v1.DataRequest.drop_column:type_name -> canopy.v1.DropColumnCall
+	12, // 11: canopy.v1.DataRequest.in_flight:type_name -> canopy.v1.InFlightCall
+	10, // 12: canopy.v1.DataRequest.condemn:type_name -> canopy.v1.CondemnCall
+	14, // 13: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	0,  // 14: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
+	22, // 15: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
+	14, // 16: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
+	14, // 17: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	21, // 18: canopy.v1.RepairStatusResponse.groups:type_name -> canopy.v1.GroupRepair
+	1,  // 19: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
+	15, // 20: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
+	17, // 21: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
+	19, // 22: canopy.v1.Data.RepairStatus:input_type -> canopy.v1.RepairStatusRequest
+	13, // 23: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
+	16, // 24: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
+	18, // 25: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
+	20, // 26: canopy.v1.Data.RepairStatus:output_type -> canopy.v1.RepairStatusResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_data_proto_init() }
@@ -1457,6 +1862,7 @@ func file_api_canopy_v1_data_proto_init() {
 		(*DataRequest_BlockSums)(nil),
 		(*DataRequest_DropColumn)(nil),
 		(*DataRequest_InFlight)(nil),
+		(*DataRequest_Condemn)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1464,7 +1870,7 @@ func file_api_canopy_v1_data_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_data_proto_rawDesc), len(file_api_canopy_v1_data_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,9 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Data_Access_FullMethodName      = "/canopy.v1.Data/Access"
-	Data_StatColumns_FullMethodName = "/canopy.v1.Data/StatColumns"
-	Data_ListData_FullMethodName    = "/canopy.v1.Data/ListData"
+	Data_Access_FullMethodName       = "/canopy.v1.Data/Access"
+	Data_StatColumns_FullMethodName  = "/canopy.v1.Data/StatColumns"
+	Data_ListData_FullMethodName     = "/canopy.v1.Data/ListData"
+	Data_RepairStatus_FullMethodName = "/canopy.v1.Data/RepairStatus"
 )
 
 // DataClient is the client API for Data service.
@@ -37,6 +38,8 @@ type DataClient interface {
 	// Usage and contents, for fsck and mdsctl.
 	StatColumns(ctx context.Context, in *StatColumnsRequest, opts ...grpc.CallOption) (*StatColumnsResponse, error)
 	ListData(ctx context.Context, in *ListDataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDataResponse], error)
+	// RepairStatus tells of the recoveries and scrubs that this server drives.
+	RepairStatus(ctx context.Context, in *RepairStatusRequest, opts ...grpc.CallOption) (*RepairStatusResponse, error)
 }
 
 type dataClient struct {
@@ -89,6 +92,16 @@ func (c *dataClient) ListData(ctx context.Context, in *ListDataRequest, opts ...
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Data_ListDataClient = grpc.ServerStreamingClient[ListDataResponse]
 
+func (c *dataClient) RepairStatus(ctx context.Context, in *RepairStatusRequest, opts ...grpc.CallOption) (*RepairStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairStatusResponse)
+	err := c.cc.Invoke(ctx, Data_RepairStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DataServer is the server API for Data service.
 // All implementations must embed UnimplementedDataServer
 // for forward compatibility.
@@ -102,6 +115,8 @@ type DataServer interface {
 	// Usage and contents, for fsck and mdsctl.
 	StatColumns(context.Context, *StatColumnsRequest) (*StatColumnsResponse, error)
 	ListData(*ListDataRequest, grpc.ServerStreamingServer[ListDataResponse]) error
+	// RepairStatus tells of the recoveries and scrubs that this server drives.
+	RepairStatus(context.Context, *RepairStatusRequest) (*RepairStatusResponse, error)
 	mustEmbedUnimplementedDataServer()
 }
 
@@ -120,6 +135,9 @@ func (UnimplementedDataServer) StatColumns(context.Context, *StatColumnsRequest)
 }
 func (UnimplementedDataServer) ListData(*ListDataRequest, grpc.ServerStreamingServer[ListDataResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListData not implemented")
+}
+func (UnimplementedDataServer) RepairStatus(context.Context, *RepairStatusRequest) (*RepairStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RepairStatus not implemented")
 }
 func (UnimplementedDataServer) mustEmbedUnimplementedDataServer() {}
 func (UnimplementedDataServer) testEmbeddedByValue()              {}
@@ -178,6 +196,24 @@ func _Data_ListData_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Data_ListDataServer = grpc.ServerStreamingServer[ListDataResponse]
 
+func _Data_RepairStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DataServer).RepairStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Data_RepairStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DataServer).RepairStatus(ctx, req.(*RepairStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Data_ServiceDesc is the grpc.ServiceDesc for Data service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -188,6 +224,10 @@ var Data_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "StatColumns",
 			Handler:    _Data_StatColumns_Handler,
+		},
+		{
+			MethodName: "RepairStatus",
+			Handler:    _Data_RepairStatus_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -71,6 +71,7 @@ type PoolMap struct {
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Pools         []*Pool                `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
 	Servers       []*DataServerInfo      `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
+	Scrub         *ScrubState            `protobuf:"bytes,5,opt,name=scrub,proto3" json:"scrub,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -133,13 +134,21 @@ func (x *PoolMap) GetServers() []*DataServerInfo {
 	return nil
 }
 
+func (x *PoolMap) GetScrub() *ScrubState {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
 type Pool struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	Pgs           []*PlacementGroup      `protobuf:"bytes,4,rep,name=pgs,proto3" json:"pgs,omitempty"`       // pgs[i].pg == i; the count never changes
-	Layout        *Layout                `protobuf:"bytes,5,opt,name=layout,proto3" json:"layout,omitempty"` // default layout of the pool
+	Pgs           []*PlacementGroup      `protobuf:"bytes,4,rep,name=pgs,proto3" json:"pgs,omitempty"`                   // pgs[i].pg == i; the count never changes
+	Layout        *Layout                `protobuf:"bytes,5,opt,name=layout,proto3" json:"layout,omitempty"`             // default layout of the pool
+	Scrubbed      []uint64               `protobuf:"varint,6,rep,packed,name=scrubbed,proto3" json:"scrubbed,omitempty"` // by pg: the last scrub that finished it; of the map only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,6 +218,13 @@ func (x *Pool) GetLayout() *Layout {
 	return nil
 }
 
+func (x *Pool) GetScrubbed() []uint64 {
+	if x != nil {
+		return x.Scrubbed
+	}
+	return nil
+}
+
 // PlacementGroup: members in order; the first in-sync one is the primary.
 type PlacementGroup struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -219,7 +235,10 @@ type PlacementGroup struct {
 	// The newest epoch that began because the only source of the bytes came back
 	// without what it had not synced (its machine crashed). What was acknowledged
 	// under a smaller epoch and not synced may be gone. 0: never.
-	LossEpoch     uint64 `protobuf:"varint,5,opt,name=loss_epoch,json=lossEpoch,proto3" json:"loss_epoch,omitempty"`
+	LossEpoch uint64 `protobuf:"varint,5,opt,name=loss_epoch,json=lossEpoch,proto3" json:"loss_epoch,omitempty"`
+	// Members that go as soon as the others are in sync: their server is gone for
+	// long, is drained, or came back when another had taken over. Not recovered.
+	Leaving       []uint64 `protobuf:"varint,6,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +308,13 @@ func (x *PlacementGroup) GetLossEpoch() uint64 {
 	return 0
 }
 
+func (x *PlacementGroup) GetLeaving() []uint64 {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
 type DataServerInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Server        uint64                 `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -301,6 +327,7 @@ type DataServerInfo struct {
 	FreeBytes     uint64                 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
 	Pid           uint32                 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
 	Host          string                 `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	Draining      bool                   `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"` // its placement groups move to others; it gets no new ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,6 +430,13 @@ func (x *DataServerInfo) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *DataServerInfo) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
 }
 
 type StripeMapRequest struct {
@@ -1179,31 +1213,942 @@ func (x *ReportReplicaResponse) GetRevision() uint64 {
 	return 0
 }
 
+type SetServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        uint64                 `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
+	Draining      bool                   `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
+	Forget        bool                   `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"` // the record goes; only of a server that is gone and in no placement group
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetServerRequest) Reset() {
+	*x = SetServerRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetServerRequest) ProtoMessage() {}
+
+func (x *SetServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetServerRequest.ProtoReflect.Descriptor instead.
+func (*SetServerRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SetServerRequest) GetServer() uint64 {
+	if x != nil {
+		return x.Server
+	}
+	return 0
+}
+
+func (x *SetServerRequest) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *SetServerRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
+}
+
+type SetServerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetServerResponse) Reset() {
+	*x = SetServerResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetServerResponse) ProtoMessage() {}
+
+func (x *SetServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetServerResponse.ProtoReflect.Descriptor instead.
+func (*SetServerResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SetServerResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *SetServerResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *SetServerResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+type RepairsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairsRequest) Reset() {
+	*x = RepairsRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairsRequest) ProtoMessage() {}
+
+func (x *RepairsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairsRequest.ProtoReflect.Descriptor instead.
+func (*RepairsRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{16}
+}
+
+type RepairsResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Error          uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail         string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress  string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	RebuildAfterMs uint64                 `protobuf:"varint,4,opt,name=rebuild_after_ms,json=rebuildAfterMs,proto3" json:"rebuild_after_ms,omitempty"` // a server gone for longer is replaced
+	Gone           []*GoneServer          `protobuf:"bytes,5,rep,name=gone,proto3" json:"gone,omitempty"`
+	Stuck          []*StuckGroup          `protobuf:"bytes,6,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RepairsResponse) Reset() {
+	*x = RepairsResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairsResponse) ProtoMessage() {}
+
+func (x *RepairsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairsResponse.ProtoReflect.Descriptor instead.
+func (*RepairsResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RepairsResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *RepairsResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *RepairsResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *RepairsResponse) GetRebuildAfterMs() uint64 {
+	if x != nil {
+		return x.RebuildAfterMs
+	}
+	return 0
+}
+
+func (x *RepairsResponse) GetGone() []*GoneServer {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *RepairsResponse) GetStuck() []*StuckGroup {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+type GoneServer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        uint64                 `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
+	GoneMs        uint64                 `protobuf:"varint,2,opt,name=gone_ms,json=goneMs,proto3" json:"gone_ms,omitempty"` // as this leader saw it: a new one counts anew
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GoneServer) Reset() {
+	*x = GoneServer{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GoneServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GoneServer) ProtoMessage() {}
+
+func (x *GoneServer) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GoneServer.ProtoReflect.Descriptor instead.
+func (*GoneServer) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GoneServer) GetServer() uint64 {
+	if x != nil {
+		return x.Server
+	}
+	return 0
+}
+
+func (x *GoneServer) GetGoneMs() uint64 {
+	if x != nil {
+		return x.GoneMs
+	}
+	return 0
+}
+
+// StuckGroup is a placement group that lacks a member, or cannot move one.
+type StuckGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Pg            uint32                 `protobuf:"varint,2,opt,name=pg,proto3" json:"pg,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StuckGroup) Reset() {
+	*x = StuckGroup{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StuckGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StuckGroup) ProtoMessage() {}
+
+func (x *StuckGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StuckGroup.ProtoReflect.Descriptor instead.
+func (*StuckGroup) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *StuckGroup) GetPool() uint64 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
+func (x *StuckGroup) GetPg() uint32 {
+	if x != nil {
+		return x.Pg
+	}
+	return 0
+}
+
+func (x *StuckGroup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ScrubState is what the operator asked for. A run is over when every placement
+// group has a result of it.
+type ScrubState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           uint64                 `protobuf:"varint,1,opt,name=run,proto3" json:"run,omitempty"` // from 1
+	Stopped       bool                   `protobuf:"varint,2,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	RateBytes     uint64                 `protobuf:"varint,3,opt,name=rate_bytes,json=rateBytes,proto3" json:"rate_bytes,omitempty"` // per second and data server; 0: not limited
+	StartedNs     int64                  `protobuf:"fixed64,4,opt,name=started_ns,json=startedNs,proto3" json:"started_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubState) Reset() {
+	*x = ScrubState{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubState) ProtoMessage() {}
+
+func (x *ScrubState) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubState.ProtoReflect.Descriptor instead.
+func (*ScrubState) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ScrubState) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *ScrubState) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *ScrubState) GetRateBytes() uint64 {
+	if x != nil {
+		return x.RateBytes
+	}
+	return 0
+}
+
+func (x *ScrubState) GetStartedNs() int64 {
+	if x != nil {
+		return x.StartedNs
+	}
+	return 0
+}
+
+// ScrubResult is what one run found in one placement group.
+type ScrubResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Pg            uint32                 `protobuf:"varint,2,opt,name=pg,proto3" json:"pg,omitempty"`
+	Run           uint64                 `protobuf:"varint,3,opt,name=run,proto3" json:"run,omitempty"`
+	FinishedNs    int64                  `protobuf:"fixed64,4,opt,name=finished_ns,json=finishedNs,proto3" json:"finished_ns,omitempty"`
+	Columns       uint64                 `protobuf:"varint,5,opt,name=columns,proto3" json:"columns,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`                // read, of all members
+	Damaged       uint64                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`            // blocks that did not match their checksum
+	Differing     uint64                 `protobuf:"varint,8,opt,name=differing,proto3" json:"differing,omitempty"`        // columns whose members differed though each was whole
+	Repaired      uint64                 `protobuf:"varint,9,opt,name=repaired,proto3" json:"repaired,omitempty"`          // blocks and columns put right
+	Unrepairable  uint64                 `protobuf:"varint,10,opt,name=unrepairable,proto3" json:"unrepairable,omitempty"` // blocks that no member has
+	Findings      []string               `protobuf:"bytes,11,rep,name=findings,proto3" json:"findings,omitempty"`          // the first ones, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubResult) Reset() {
+	*x = ScrubResult{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubResult) ProtoMessage() {}
+
+func (x *ScrubResult) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubResult.ProtoReflect.Descriptor instead.
+func (*ScrubResult) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ScrubResult) GetPool() uint64 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetPg() uint32 {
+	if x != nil {
+		return x.Pg
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetFinishedNs() int64 {
+	if x != nil {
+		return x.FinishedNs
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetColumns() uint64 {
+	if x != nil {
+		return x.Columns
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetDiffering() uint64 {
+	if x != nil {
+		return x.Differing
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetRepaired() uint64 {
+	if x != nil {
+		return x.Repaired
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetUnrepairable() uint64 {
+	if x != nil {
+		return x.Unrepairable
+	}
+	return 0
+}
+
+func (x *ScrubResult) GetFindings() []string {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+type SetScrubRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         bool                   `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"` // a new run, unless one is under way
+	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`
+	RateBytes     *uint64                `protobuf:"varint,3,opt,name=rate_bytes,json=rateBytes,proto3,oneof" json:"rate_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetScrubRequest) Reset() {
+	*x = SetScrubRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetScrubRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetScrubRequest) ProtoMessage() {}
+
+func (x *SetScrubRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetScrubRequest.ProtoReflect.Descriptor instead.
+func (*SetScrubRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SetScrubRequest) GetStart() bool {
+	if x != nil {
+		return x.Start
+	}
+	return false
+}
+
+func (x *SetScrubRequest) GetStop() bool {
+	if x != nil {
+		return x.Stop
+	}
+	return false
+}
+
+func (x *SetScrubRequest) GetRateBytes() uint64 {
+	if x != nil && x.RateBytes != nil {
+		return *x.RateBytes
+	}
+	return 0
+}
+
+type SetScrubResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	State         *ScrubState            `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetScrubResponse) Reset() {
+	*x = SetScrubResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetScrubResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetScrubResponse) ProtoMessage() {}
+
+func (x *SetScrubResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetScrubResponse.ProtoReflect.Descriptor instead.
+func (*SetScrubResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SetScrubResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *SetScrubResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *SetScrubResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *SetScrubResponse) GetState() *ScrubState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+type ReportScrubRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Reporter      uint64                 `protobuf:"varint,2,opt,name=reporter,proto3" json:"reporter,omitempty"`
+	Result        *ScrubResult           `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportScrubRequest) Reset() {
+	*x = ReportScrubRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportScrubRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportScrubRequest) ProtoMessage() {}
+
+func (x *ReportScrubRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportScrubRequest.ProtoReflect.Descriptor instead.
+func (*ReportScrubRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReportScrubRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReportScrubRequest) GetReporter() uint64 {
+	if x != nil {
+		return x.Reporter
+	}
+	return 0
+}
+
+func (x *ReportScrubRequest) GetResult() *ScrubResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+type ReportScrubResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportScrubResponse) Reset() {
+	*x = ReportScrubResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportScrubResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportScrubResponse) ProtoMessage() {}
+
+func (x *ReportScrubResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportScrubResponse.ProtoReflect.Descriptor instead.
+func (*ReportScrubResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ReportScrubResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *ReportScrubResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ReportScrubResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+type ScrubStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubStatusRequest) Reset() {
+	*x = ScrubStatusRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubStatusRequest) ProtoMessage() {}
+
+func (x *ScrubStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubStatusRequest.ProtoReflect.Descriptor instead.
+func (*ScrubStatusRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{26}
+}
+
+type ScrubStatusResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	State         *ScrubState            `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Results       []*ScrubResult         `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"` // by pool and pg, the last of each
+	Pgs           uint32                 `protobuf:"varint,5,opt,name=pgs,proto3" json:"pgs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubStatusResponse) Reset() {
+	*x = ScrubStatusResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubStatusResponse) ProtoMessage() {}
+
+func (x *ScrubStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubStatusResponse.ProtoReflect.Descriptor instead.
+func (*ScrubStatusResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ScrubStatusResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *ScrubStatusResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ScrubStatusResponse) GetState() *ScrubState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *ScrubStatusResponse) GetResults() []*ScrubResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *ScrubStatusResponse) GetPgs() uint32 {
+	if x != nil {
+		return x.Pgs
+	}
+	return 0
+}
+
 var File_api_canopy_v1_layout_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\n" +
 	"\x1aapi/canopy/v1/layout.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\"8\n" +
 	"\x11WatchPoolsRequest\x12#\n" +
-	"\rhave_revision\x18\x01 \x01(\x04R\fhaveRevision\"\x9b\x01\n" +
+	"\rhave_revision\x18\x01 \x01(\x04R\fhaveRevision\"\xc8\x01\n" +
 	"\aPoolMap\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12%\n" +
 	"\x05pools\x18\x03 \x03(\v2\x0f.canopy.v1.PoolR\x05pools\x123\n" +
-	"\aservers\x18\x04 \x03(\v2\x19.canopy.v1.DataServerInfoR\aservers\"\xa2\x01\n" +
+	"\aservers\x18\x04 \x03(\v2\x19.canopy.v1.DataServerInfoR\aservers\x12+\n" +
+	"\x05scrub\x18\x05 \x01(\v2\x15.canopy.v1.ScrubStateR\x05scrub\"\xbe\x01\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\rR\breplicas\x12+\n" +
 	"\x03pgs\x18\x04 \x03(\v2\x19.canopy.v1.PlacementGroupR\x03pgs\x12)\n" +
-	"\x06layout\x18\x05 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\"\x88\x01\n" +
+	"\x06layout\x18\x05 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\x12\x1a\n" +
+	"\bscrubbed\x18\x06 \x03(\x04R\bscrubbed\"\xa2\x01\n" +
 	"\x0ePlacementGroup\x12\x0e\n" +
 	"\x02pg\x18\x01 \x01(\rR\x02pg\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\amembers\x18\x03 \x03(\x04R\amembers\x12\x17\n" +
 	"\ain_sync\x18\x04 \x03(\x04R\x06inSync\x12\x1d\n" +
 	"\n" +
-	"loss_epoch\x18\x05 \x01(\x04R\tlossEpoch\"\x9b\x02\n" +
+	"loss_epoch\x18\x05 \x01(\x04R\tlossEpoch\x12\x18\n" +
+	"\aleaving\x18\x06 \x03(\x04R\aleaving\"\xb7\x02\n" +
 	"\x0eDataServerInfo\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +
@@ -1217,7 +2162,8 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x10\n" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\n" +
-	" \x01(\tR\x04host\"\x86\x01\n" +
+	" \x01(\tR\x04host\x12\x1a\n" +
+	"\bdraining\x18\v \x01(\bR\bdraining\"\x86\x01\n" +
 	"\x10StripeMapRequest\x12\x17\n" +
 	"\adata_id\x18\x01 \x01(\x04R\x06dataId\x12)\n" +
 	"\x06layout\x18\x02 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\x12\x16\n" +
@@ -1287,14 +2233,92 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12)\n" +
 	"\x02pg\x18\x04 \x01(\v2\x19.canopy.v1.PlacementGroupR\x02pg\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision2\x9e\x03\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\"^\n" +
+	"\x10SetServerRequest\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\x04R\x06server\x12\x1a\n" +
+	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x16\n" +
+	"\x06forget\x18\x03 \x01(\bR\x06forget\"h\n" +
+	"\x11SetServerResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\"\x10\n" +
+	"\x0eRepairsRequest\"\xe8\x01\n" +
+	"\x0fRepairsResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12(\n" +
+	"\x10rebuild_after_ms\x18\x04 \x01(\x04R\x0erebuildAfterMs\x12)\n" +
+	"\x04gone\x18\x05 \x03(\v2\x15.canopy.v1.GoneServerR\x04gone\x12+\n" +
+	"\x05stuck\x18\x06 \x03(\v2\x15.canopy.v1.StuckGroupR\x05stuck\"=\n" +
+	"\n" +
+	"GoneServer\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\x04R\x06server\x12\x17\n" +
+	"\agone_ms\x18\x02 \x01(\x04R\x06goneMs\"H\n" +
+	"\n" +
+	"StuckGroup\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x0e\n" +
+	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"v\n" +
+	"\n" +
+	"ScrubState\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\x04R\x03run\x12\x18\n" +
+	"\astopped\x18\x02 \x01(\bR\astopped\x12\x1d\n" +
+	"\n" +
+	"rate_bytes\x18\x03 \x01(\x04R\trateBytes\x12\x1d\n" +
+	"\n" +
+	"started_ns\x18\x04 \x01(\x10R\tstartedNs\"\xa8\x02\n" +
+	"\vScrubResult\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x0e\n" +
+	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x10\n" +
+	"\x03run\x18\x03 \x01(\x04R\x03run\x12\x1f\n" +
+	"\vfinished_ns\x18\x04 \x01(\x10R\n" +
+	"finishedNs\x12\x18\n" +
+	"\acolumns\x18\x05 \x01(\x04R\acolumns\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\adamaged\x18\a \x01(\x04R\adamaged\x12\x1c\n" +
+	"\tdiffering\x18\b \x01(\x04R\tdiffering\x12\x1a\n" +
+	"\brepaired\x18\t \x01(\x04R\brepaired\x12\"\n" +
+	"\funrepairable\x18\n" +
+	" \x01(\x04R\funrepairable\x12\x1a\n" +
+	"\bfindings\x18\v \x03(\tR\bfindings\"n\n" +
+	"\x0fSetScrubRequest\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\bR\x05start\x12\x12\n" +
+	"\x04stop\x18\x02 \x01(\bR\x04stop\x12\"\n" +
+	"\n" +
+	"rate_bytes\x18\x03 \x01(\x04H\x00R\trateBytes\x88\x01\x01B\r\n" +
+	"\v_rate_bytes\"\x94\x01\n" +
+	"\x10SetScrubResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12+\n" +
+	"\x05state\x18\x04 \x01(\v2\x15.canopy.v1.ScrubStateR\x05state\"v\n" +
+	"\x12ReportScrubRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\breporter\x18\x02 \x01(\x04R\breporter\x12.\n" +
+	"\x06result\x18\x03 \x01(\v2\x16.canopy.v1.ScrubResultR\x06result\"j\n" +
+	"\x13ReportScrubResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\"\x14\n" +
+	"\x12ScrubStatusRequest\"\xb4\x01\n" +
+	"\x13ScrubStatusResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12+\n" +
+	"\x05state\x18\x03 \x01(\v2\x15.canopy.v1.ScrubStateR\x05state\x120\n" +
+	"\aresults\x18\x04 \x03(\v2\x16.canopy.v1.ScrubResultR\aresults\x12\x10\n" +
+	"\x03pgs\x18\x05 \x01(\rR\x03pgs2\x89\x06\n" +
 	"\rLayoutService\x12@\n" +
 	"\n" +
 	"WatchPools\x12\x1c.canopy.v1.WatchPoolsRequest\x1a\x12.canopy.v1.PoolMap0\x01\x12F\n" +
 	"\tStripeMap\x12\x1b.canopy.v1.StripeMapRequest\x1a\x1c.canopy.v1.StripeMapResponse\x12U\n" +
 	"\x0eRegisterServer\x12 .canopy.v1.RegisterServerRequest\x1a!.canopy.v1.RegisterServerResponse\x12X\n" +
 	"\x0fHeartbeatServer\x12!.canopy.v1.HeartbeatServerRequest\x1a\".canopy.v1.HeartbeatServerResponse\x12R\n" +
-	"\rReportReplica\x12\x1f.canopy.v1.ReportReplicaRequest\x1a .canopy.v1.ReportReplicaResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\rReportReplica\x12\x1f.canopy.v1.ReportReplicaRequest\x1a .canopy.v1.ReportReplicaResponse\x12F\n" +
+	"\tSetServer\x12\x1b.canopy.v1.SetServerRequest\x1a\x1c.canopy.v1.SetServerResponse\x12@\n" +
+	"\aRepairs\x12\x19.canopy.v1.RepairsRequest\x1a\x1a.canopy.v1.RepairsResponse\x12C\n" +
+	"\bSetScrub\x12\x1a.canopy.v1.SetScrubRequest\x1a\x1b.canopy.v1.SetScrubResponse\x12L\n" +
+	"\vReportScrub\x12\x1d.canopy.v1.ReportScrubRequest\x1a\x1e.canopy.v1.ReportScrubResponse\x12L\n" +
+	"\vScrubStatus\x12\x1d.canopy.v1.ScrubStatusRequest\x1a\x1e.canopy.v1.ScrubStatusResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_layout_proto_rawDescOnce sync.Once
@@ -1308,7 +2332,7 @@ func file_api_canopy_v1_layout_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_layout_proto_rawDescData
 }
 
-var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_api_canopy_v1_layout_proto_goTypes = []any{
 	(*WatchPoolsRequest)(nil),       // 0: canopy.v1.WatchPoolsRequest
 	(*PoolMap)(nil),                 // 1: canopy.v1.PoolMap
@@ -1324,33 +2348,64 @@ var file_api_canopy_v1_layout_proto_goTypes = []any{
 	(*HeartbeatServerResponse)(nil), // 11: canopy.v1.HeartbeatServerResponse
 	(*ReportReplicaRequest)(nil),    // 12: canopy.v1.ReportReplicaRequest
 	(*ReportReplicaResponse)(nil),   // 13: canopy.v1.ReportReplicaResponse
-	(*Layout)(nil),                  // 14: canopy.v1.Layout
+	(*SetServerRequest)(nil),        // 14: canopy.v1.SetServerRequest
+	(*SetServerResponse)(nil),       // 15: canopy.v1.SetServerResponse
+	(*RepairsRequest)(nil),          // 16: canopy.v1.RepairsRequest
+	(*RepairsResponse)(nil),         // 17: canopy.v1.RepairsResponse
+	(*GoneServer)(nil),              // 18: canopy.v1.GoneServer
+	(*StuckGroup)(nil),              // 19: canopy.v1.StuckGroup
+	(*ScrubState)(nil),              // 20: canopy.v1.ScrubState
+	(*ScrubResult)(nil),             // 21: canopy.v1.ScrubResult
+	(*SetScrubRequest)(nil),         // 22: canopy.v1.SetScrubRequest
+	(*SetScrubResponse)(nil),        // 23: canopy.v1.SetScrubResponse
+	(*ReportScrubRequest)(nil),      // 24: canopy.v1.ReportScrubRequest
+	(*ReportScrubResponse)(nil),     // 25: canopy.v1.ReportScrubResponse
+	(*ScrubStatusRequest)(nil),      // 26: canopy.v1.ScrubStatusRequest
+	(*ScrubStatusResponse)(nil),     // 27: canopy.v1.ScrubStatusResponse
+	(*Layout)(nil),                  // 28: canopy.v1.Layout
 }
 var file_api_canopy_v1_layout_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PoolMap.pools:type_name -> canopy.v1.Pool
 	4,  // 1: canopy.v1.PoolMap.servers:type_name -> canopy.v1.DataServerInfo
-	3,  // 2: canopy.v1.Pool.pgs:type_name -> canopy.v1.PlacementGroup
-	14, // 3: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
-	14, // 4: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
-	7,  // 5: canopy.v1.StripeMapResponse.ranges:type_name -> canopy.v1.StripeRange
-	1,  // 6: canopy.v1.RegisterServerResponse.map:type_name -> canopy.v1.PoolMap
-	1,  // 7: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
-	3,  // 8: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
-	0,  // 9: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
-	5,  // 10: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
-	8,  // 11: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
-	10, // 12: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
-	12, // 13: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
-	1,  // 14: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
-	6,  // 15: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
-	9,  // 16: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
-	11, // 17: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
-	13, // 18: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	20, // 2: canopy.v1.PoolMap.scrub:type_name -> canopy.v1.ScrubState
+	3,  // 3: canopy.v1.Pool.pgs:type_name -> canopy.v1.PlacementGroup
+	28, // 4: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
+	28, // 5: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
+	7,  // 6: canopy.v1.StripeMapResponse.ranges:type_name -> canopy.v1.StripeRange
+	1,  // 7: canopy.v1.RegisterServerResponse.map:type_name -> canopy.v1.PoolMap
+	1,  // 8: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
+	3,  // 9: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
+	18, // 10: canopy.v1.RepairsResponse.gone:type_name -> canopy.v1.GoneServer
+	19, // 11: canopy.v1.RepairsResponse.stuck:type_name -> canopy.v1.StuckGroup
+	20, // 12: canopy.v1.SetScrubResponse.state:type_name -> canopy.v1.ScrubState
+	21, // 13: canopy.v1.ReportScrubRequest.result:type_name -> canopy.v1.ScrubResult
+	20, // 14: canopy.v1.ScrubStatusResponse.state:type_name -> canopy.v1.ScrubState
+	21, // 15: canopy.v1.ScrubStatusResponse.results:type_name -> canopy.v1.ScrubResult
+	0,  // 16: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
+	5,  // 17: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
+	8,  // 18: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
+	10, // 19: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
+	12, // 20: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
+	14, // 21: canopy.v1.LayoutService.SetServer:input_type -> canopy.v1.SetServerRequest
+	16, // 22: canopy.v1.LayoutService.Repairs:input_type -> canopy.v1.RepairsRequest
+	22, // 23: canopy.v1.LayoutService.SetScrub:input_type -> canopy.v1.SetScrubRequest
+	24, // 24: canopy.v1.LayoutService.ReportScrub:input_type -> canopy.v1.ReportScrubRequest
+	26, // 25: canopy.v1.LayoutService.ScrubStatus:input_type -> canopy.v1.ScrubStatusRequest
+	1,  // 26: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
+	6,  // 27: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
+	9,  // 28: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
+	11, // 29: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
+	13, // 30: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
+	15, // 31: canopy.v1.LayoutService.SetServer:output_type -> canopy.v1.SetServerResponse
+	17, // 32: canopy.v1.LayoutService.Repairs:output_type -> canopy.v1.RepairsResponse
+	23, // 33: canopy.v1.LayoutService.SetScrub:output_type -> canopy.v1.SetScrubResponse
+	25, // 34: canopy.v1.LayoutService.ReportScrub:output_type -> canopy.v1.ReportScrubResponse
+	27, // 35: canopy.v1.LayoutService.ScrubStatus:output_type -> canopy.v1.ScrubStatusResponse
+	26, // [26:36] is the sub-list for method output_type
+	16, // [16:26] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_layout_proto_init() }
@@ -1359,13 +2414,14 @@ func file_api_canopy_v1_layout_proto_init() {
 		return
 	}
 	file_api_canopy_v1_common_proto_init()
+	file_api_canopy_v1_layout_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_layout_proto_rawDesc), len(file_api_canopy_v1_layout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

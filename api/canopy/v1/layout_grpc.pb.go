@@ -24,6 +24,11 @@ const (
 	LayoutService_RegisterServer_FullMethodName  = "/canopy.v1.LayoutService/RegisterServer"
 	LayoutService_HeartbeatServer_FullMethodName = "/canopy.v1.LayoutService/HeartbeatServer"
 	LayoutService_ReportReplica_FullMethodName   = "/canopy.v1.LayoutService/ReportReplica"
+	LayoutService_SetServer_FullMethodName       = "/canopy.v1.LayoutService/SetServer"
+	LayoutService_Repairs_FullMethodName         = "/canopy.v1.LayoutService/Repairs"
+	LayoutService_SetScrub_FullMethodName        = "/canopy.v1.LayoutService/SetScrub"
+	LayoutService_ReportScrub_FullMethodName     = "/canopy.v1.LayoutService/ReportScrub"
+	LayoutService_ScrubStatus_FullMethodName     = "/canopy.v1.LayoutService/ScrubStatus"
 )
 
 // LayoutServiceClient is the client API for LayoutService service.
@@ -45,6 +50,19 @@ type LayoutServiceClient interface {
 	// ReportReplica is sent by a PG's primary: a replica is in sync again, or it
 	// failed to take a write. Changes the in-sync set by compare-and-set.
 	ReportReplica(ctx context.Context, in *ReportReplicaRequest, opts ...grpc.CallOption) (*ReportReplicaResponse, error)
+	// SetServer drains a data server, ends a drain, or forgets a server that is
+	// gone and holds no placement group. For the leader.
+	SetServer(ctx context.Context, in *SetServerRequest, opts ...grpc.CallOption) (*SetServerResponse, error)
+	// Repairs tells which servers are gone, and which placement groups lack a
+	// member that there is no place for. For the leader.
+	Repairs(ctx context.Context, in *RepairsRequest, opts ...grpc.CallOption) (*RepairsResponse, error)
+	// SetScrub starts, stops or paces the scrub. For the leader.
+	SetScrub(ctx context.Context, in *SetScrubRequest, opts ...grpc.CallOption) (*SetScrubResponse, error)
+	// ReportScrub is sent by a PG's primary when it has scrubbed the group. For
+	// the leader.
+	ReportScrub(ctx context.Context, in *ReportScrubRequest, opts ...grpc.CallOption) (*ReportScrubResponse, error)
+	// ScrubStatus tells what scrubs found.
+	ScrubStatus(ctx context.Context, in *ScrubStatusRequest, opts ...grpc.CallOption) (*ScrubStatusResponse, error)
 }
 
 type layoutServiceClient struct {
@@ -114,6 +132,56 @@ func (c *layoutServiceClient) ReportReplica(ctx context.Context, in *ReportRepli
 	return out, nil
 }
 
+func (c *layoutServiceClient) SetServer(ctx context.Context, in *SetServerRequest, opts ...grpc.CallOption) (*SetServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetServerResponse)
+	err := c.cc.Invoke(ctx, LayoutService_SetServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *layoutServiceClient) Repairs(ctx context.Context, in *RepairsRequest, opts ...grpc.CallOption) (*RepairsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairsResponse)
+	err := c.cc.Invoke(ctx, LayoutService_Repairs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *layoutServiceClient) SetScrub(ctx context.Context, in *SetScrubRequest, opts ...grpc.CallOption) (*SetScrubResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetScrubResponse)
+	err := c.cc.Invoke(ctx, LayoutService_SetScrub_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *layoutServiceClient) ReportScrub(ctx context.Context, in *ReportScrubRequest, opts ...grpc.CallOption) (*ReportScrubResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportScrubResponse)
+	err := c.cc.Invoke(ctx, LayoutService_ReportScrub_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *layoutServiceClient) ScrubStatus(ctx context.Context, in *ScrubStatusRequest, opts ...grpc.CallOption) (*ScrubStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScrubStatusResponse)
+	err := c.cc.Invoke(ctx, LayoutService_ScrubStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LayoutServiceServer is the server API for LayoutService service.
 // All implementations must embed UnimplementedLayoutServiceServer
 // for forward compatibility.
@@ -133,6 +201,19 @@ type LayoutServiceServer interface {
 	// ReportReplica is sent by a PG's primary: a replica is in sync again, or it
 	// failed to take a write. Changes the in-sync set by compare-and-set.
 	ReportReplica(context.Context, *ReportReplicaRequest) (*ReportReplicaResponse, error)
+	// SetServer drains a data server, ends a drain, or forgets a server that is
+	// gone and holds no placement group. For the leader.
+	SetServer(context.Context, *SetServerRequest) (*SetServerResponse, error)
+	// Repairs tells which servers are gone, and which placement groups lack a
+	// member that there is no place for. For the leader.
+	Repairs(context.Context, *RepairsRequest) (*RepairsResponse, error)
+	// SetScrub starts, stops or paces the scrub. For the leader.
+	SetScrub(context.Context, *SetScrubRequest) (*SetScrubResponse, error)
+	// ReportScrub is sent by a PG's primary when it has scrubbed the group. For
+	// the leader.
+	ReportScrub(context.Context, *ReportScrubRequest) (*ReportScrubResponse, error)
+	// ScrubStatus tells what scrubs found.
+	ScrubStatus(context.Context, *ScrubStatusRequest) (*ScrubStatusResponse, error)
 	mustEmbedUnimplementedLayoutServiceServer()
 }
 
@@ -157,6 +238,21 @@ func (UnimplementedLayoutServiceServer) HeartbeatServer(context.Context, *Heartb
 }
 func (UnimplementedLayoutServiceServer) ReportReplica(context.Context, *ReportReplicaRequest) (*ReportReplicaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportReplica not implemented")
+}
+func (UnimplementedLayoutServiceServer) SetServer(context.Context, *SetServerRequest) (*SetServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetServer not implemented")
+}
+func (UnimplementedLayoutServiceServer) Repairs(context.Context, *RepairsRequest) (*RepairsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Repairs not implemented")
+}
+func (UnimplementedLayoutServiceServer) SetScrub(context.Context, *SetScrubRequest) (*SetScrubResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetScrub not implemented")
+}
+func (UnimplementedLayoutServiceServer) ReportScrub(context.Context, *ReportScrubRequest) (*ReportScrubResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportScrub not implemented")
+}
+func (UnimplementedLayoutServiceServer) ScrubStatus(context.Context, *ScrubStatusRequest) (*ScrubStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ScrubStatus not implemented")
 }
 func (UnimplementedLayoutServiceServer) mustEmbedUnimplementedLayoutServiceServer() {}
 func (UnimplementedLayoutServiceServer) testEmbeddedByValue()                       {}
@@ -262,6 +358,96 @@ func _LayoutService_ReportReplica_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LayoutService_SetServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).SetServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_SetServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).SetServer(ctx, req.(*SetServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LayoutService_Repairs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).Repairs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_Repairs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).Repairs(ctx, req.(*RepairsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LayoutService_SetScrub_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetScrubRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).SetScrub(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_SetScrub_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).SetScrub(ctx, req.(*SetScrubRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LayoutService_ReportScrub_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportScrubRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).ReportScrub(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_ReportScrub_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).ReportScrub(ctx, req.(*ReportScrubRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LayoutService_ScrubStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScrubStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).ScrubStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_ScrubStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).ScrubStatus(ctx, req.(*ScrubStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LayoutService_ServiceDesc is the grpc.ServiceDesc for LayoutService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -284,6 +470,26 @@ var LayoutService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportReplica",
 			Handler:    _LayoutService_ReportReplica_Handler,
+		},
+		{
+			MethodName: "SetServer",
+			Handler:    _LayoutService_SetServer_Handler,
+		},
+		{
+			MethodName: "Repairs",
+			Handler:    _LayoutService_Repairs_Handler,
+		},
+		{
+			MethodName: "SetScrub",
+			Handler:    _LayoutService_SetScrub_Handler,
+		},
+		{
+			MethodName: "ReportScrub",
+			Handler:    _LayoutService_ReportScrub_Handler,
+		},
+		{
+			MethodName: "ScrubStatus",
+			Handler:    _LayoutService_ScrubStatus_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -50,6 +50,7 @@ The default pool is made when --want-servers data servers have registered.`,
 	f.IntVar(&config.Replicas, "pool-replicas", 0, "copies in the default pool; 0: two, or one with a single server")
 	f.IntVar(&config.PGs, "pgs", 0, "placement groups of the default pool; 0: 32")
 	f.DurationVar(&config.ServerLease, "server-lease", 3*time.Second, "how long a data server serves after its last heartbeat")
+	f.DurationVar(&config.RebuildAfter, "rebuild-after", layoutsvc.DefaultRebuildAfter, "rebuild the placement groups of a data server that is gone for longer on others; below 0: never")
 	common.Bind(cmd)
 	return cmd
 }
