@@ -89,7 +89,7 @@ func (c *Client) connect(ctx context.Context, cfg Config) (_ *Client, err error)
 	if err == nil && cfg.Data == nil {
 		var d *data.Data
 		d, err = data.New(data.Config{LayoutServices: c.routes.layoutServices, Cluster: c.ClusterID(),
-			Client: c.id, Memory: cfg.Memory, Logger: c.logger, Registerer: cfg.Registerer})
+			Client: c.id, Labels: cfg.Labels, Memory: cfg.Memory, Logger: c.logger, Registerer: cfg.Registerer})
 		if err == nil {
 			c.data = d
 		}

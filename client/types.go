@@ -17,6 +17,9 @@ type Config struct {
 	Cluster string
 	// Mount is a label that operators see in session lists, e.g. the mount point.
 	Mount string
+	// Labels say where this process is, KEY=VALUE with the keys zone, rack and host:
+	// bytes are read from the nearest replica.
+	Labels []string
 	// Relaxed is how old cached names and attributes may be. 0 is strict: every
 	// call asks the server.
 	Relaxed time.Duration

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -124,19 +125,53 @@ func (d *Data) Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layo
 	var group errgroup.Group
 	group.SetLimit(maxParallel)
 	for _, c := range mapping.ColumnsBelow(max(size, 1)) {
-		pg := m.PG(base.PoolID(layout.Pool), c.PG)
-		for _, member := range pg.Members {
-			group.Go(func() error { return d.deleteAt(ctx, f, c, base.NodeID(member)) })
-		}
+		group.Go(func() error { return d.deleteColumn(ctx, f, c, m) })
 	}
 	return group.Wait()
+}
+
+// deleteColumn deletes one column at every member of its group. Each answers the
+// epoch that it knew when it had deleted: a member of that epoch that was not
+// asked is asked too, since it may have got the column from another before.
+func (d *Data) deleteColumn(ctx context.Context, f File, c stripe.Column, m *poolmap.Map) error {
+	t := f.target(f.ID, c)
+	asked := map[uint64]bool{}
+	for {
+		pg := m.PG(t.pool, t.pg)
+		var mu sync.Mutex
+		newest := pg.Epoch
+		var group errgroup.Group
+		for _, member := range pg.Members {
+			if asked[member] {
+				continue
+			}
+			asked[member] = true
+			group.Go(func() error {
+				epoch, err := d.deleteAt(ctx, t, base.NodeID(member))
+				mu.Lock()
+				defer mu.Unlock()
+				newest = max(newest, epoch)
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil || newest == pg.Epoch {
+			return err
+		}
+		r := &retry{d: d}
+		if err := r.awaitEpoch(ctx, t, newest); err != nil {
+			return err
+		}
+		if m = d.watcher.Current(); m.PG(t.pool, t.pg).Epoch < newest {
+			return fserr.New(fserr.NotReady, "delete", fmt.Errorf("epoch %d of pg %d.%d is not known here yet", newest, t.pool, t.pg))
+		}
+	}
 }
 
 // deleteAttempts is how often an unreachable member is tried.
 const deleteAttempts = 3
 
-func (d *Data) deleteAt(ctx context.Context, f File, c stripe.Column, member base.NodeID) error {
-	t := f.target(f.ID, c)
+// deleteAt returns the epoch that the member knows.
+func (d *Data) deleteAt(ctx context.Context, t target, member base.NodeID) (epoch uint64, err error) {
 	r := &retry{d: d}
 	for attempt := 1; ; attempt++ {
 		m := d.watcher.Current()
@@ -146,13 +181,13 @@ func (d *Data) deleteAt(ctx context.Context, f File, c stripe.Column, member bas
 		}})
 		if err == nil {
 			response.Free()
-			return nil
+			return response.PgEpoch, nil
 		}
 		if attempt == deleteAttempts && !errors.Is(err, fserr.Busy) {
-			return err
+			return 0, err
 		}
 		if err := r.again(ctx, err, response, epochOf(m, t), t); err != nil {
-			return err
+			return 0, err
 		}
 	}
 }

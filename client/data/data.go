@@ -16,6 +16,7 @@ import (
 	"github.com/canopyfs/canopy/client/data/poolmap"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
 )
 
 // Config says who writes, and where the layout services are.
@@ -36,9 +37,13 @@ type Config struct {
 	// AttemptTimeout bounds one try at one server, before another is made. 0:
 	// DefaultAttemptTimeout.
 	AttemptTimeout time.Duration
-	Memory         *wire.Memory          // connects to servers of this process; nil: TCP alone
-	Logger         *slog.Logger          // nil: none
-	Registerer     prometheus.Registerer // nil: none
+	// Labels say where this client is, KEY=VALUE with the keys zone, rack and host:
+	// reads go to the nearest replica. The machine's name counts as host if none is
+	// given.
+	Labels     []string
+	Memory     *wire.Memory          // connects to servers of this process; nil: TCP alone
+	Logger     *slog.Logger          // nil: none
+	Registerer prometheus.Registerer // nil: none
 }
 
 // Default settings.
@@ -72,6 +77,7 @@ type Data struct {
 	closing sync.Once
 
 	mu        sync.Mutex
+	troubles  troubles
 	links     map[base.NodeID]*serverLinks
 	sequences map[groupKey]*sequence
 }
@@ -96,6 +102,8 @@ func New(config Config) (*Data, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	host, _ := os.Hostname() // without it the labels alone count
+	config.Labels = stripe.WithHost(config.Labels, host)
 	m, err := newMetrics(config.Registerer)
 	if err != nil {
 		return nil, err

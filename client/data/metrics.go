@@ -14,6 +14,7 @@ type metrics struct {
 	errors  *prometheus.CounterVec
 	bytes   *prometheus.CounterVec
 	retries prometheus.Counter
+	reads   *prometheus.CounterVec
 }
 
 // newMetrics registers with r unless it is nil.
@@ -27,10 +28,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		bytes:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "canopy_client_data_bytes_total", Help: "Bytes moved, by call."}, []string{"call"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_client_data_retries_total", Help: "Attempts at data servers that were repeated after a pause."}),
 	}
+	m.reads = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "canopy_client_data_reads_total", Help: "Reads of columns, by who answered."}, []string{"member"})
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.latency, m.errors, m.bytes, m.retries} {
+	for _, c := range []prometheus.Collector{m.latency, m.errors, m.bytes, m.retries, m.reads} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("data: metrics: %w", err)
 		}

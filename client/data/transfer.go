@@ -12,7 +12,6 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/data/link"
-	"github.com/canopyfs/canopy/client/data/poolmap"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
@@ -182,55 +181,6 @@ func (d *Data) ReadAt(ctx context.Context, f File, p []byte, off int64) (n int, 
 		return 0, err
 	}
 	return len(p), nil
-}
-
-// readChunk reads from the primary, or from another in-sync member when that
-// fails.
-func (d *Data) readChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) error {
-	t := f.target(f.ID, c.Column)
-	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
-	r := &retry{d: d}
-	damagedAt := map[uint64]bool{} // members whose disk failed us
-	for turn := 0; ; turn++ {
-		m, _, err := d.poolMap(ctx, t.pool)
-		if err != nil {
-			return err
-		}
-		pg := m.PG(t.pool, t.pg)
-		server := choose(m, pg, turn, damagedAt)
-		response, err := d.send(ctx, m, base.NodeID(server), &link.Request{DataRequest: &canopyv1.DataRequest{
-			Column: t.column, PgEpoch: pg.Epoch, SizeEpoch: f.SizeEpoch, Cuts: cuts,
-			Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
-			Call: &canopyv1.DataRequest_Read{Read: &canopyv1.ReadCall{Offset: c.ColumnOffset, Length: uint32(len(p))}},
-		}})
-		if err == nil {
-			if err = fill(p, response); err == nil {
-				return nil
-			}
-		}
-		if fserr.KindOf(err) == fserr.IO && !damagedAt[server] && len(damagedAt)+1 < len(pg.InSync) {
-			damagedAt[server] = true
-			continue
-		}
-		if turn%len(pg.InSync) != len(pg.InSync)-1 && fserr.KindOf(err) == fserr.NotReady && ctx.Err() == nil {
-			continue // the next member, at once
-		}
-		if err := r.again(ctx, err, response, pg.Epoch, t); err != nil {
-			return err
-		}
-	}
-}
-
-// choose returns the member for a turn: the primary first, dead ones and those
-// with damage last.
-func choose(m *poolmap.Map, pg *canopyv1.PlacementGroup, turn int, damagedAt map[uint64]bool) uint64 {
-	for k := range pg.InSync {
-		id := pg.InSync[(turn+k)%len(pg.InSync)]
-		if s := m.Server(base.NodeID(id)); s != nil && s.Alive && !damagedAt[id] {
-			return id
-		}
-	}
-	return pg.InSync[turn%len(pg.InSync)]
 }
 
 // fill copies a read's bytes to p and verifies them; what is missing is zeros.

@@ -70,7 +70,7 @@ func parseHelper(args []string) (request, error) {
 
 // takeOptions splits a list into the file system's and clientfuse's own.
 func (r *request) takeOptions(list string) {
-	own := map[string]string{"http": "--http", "log-level": "--log-level", "log": "--log-file"}
+	own := map[string]string{"http": "--http", "log-level": "--log-level", "log": "--log-file", "label": "--label"}
 	for option := range strings.SplitSeq(list, ",") {
 		name, value, _ := strings.Cut(option, "=")
 		if flag := own[name]; flag != "" {

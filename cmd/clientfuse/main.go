@@ -50,6 +50,7 @@ consistency=relaxed=DURATION, subdir=/path.`,
 	f.StringVar(&m.http, "http", "", "HOST:PORT for /metrics, /healthz and /debug/pprof (default: none)")
 	f.StringVar(&m.logFile, "log-file", "", "append the log to this file (default: standard error)")
 	f.Int64Var(&m.writeBuffer, "write-buffer", 0, "bytes that may wait in memory to be written (default 128 MiB)")
+	f.StringArrayVar(&m.labels, "label", nil, "KEY=VALUE, where this machine is (zone, rack, host): bytes are read from the nearest replica")
 	m.common.Bind(cmd)
 	return cmd
 }

@@ -37,6 +37,7 @@ type mounter struct {
 	http        string
 	logFile     string
 	writeBuffer int64
+	labels      []string
 }
 
 // run mounts on dir and serves until ctx ends or somebody unmounts.
@@ -50,6 +51,9 @@ func (m *mounter) run(ctx context.Context, dir string, out io.Writer) (err error
 	defer closeLog()
 	options, err := m.mountOptions()
 	if err != nil {
+		return err
+	}
+	if err := cli.CheckLabels(m.labels); err != nil {
 		return err
 	}
 	dir, err = mountopt.CheckDir(dir)
@@ -116,7 +120,7 @@ func (m *mounter) connect(ctx context.Context, address, dir string, logger *slog
 	defer cancel()
 	// Relaxed stays 0: what may be kept, the kernel keeps.
 	c, err := client.Connect(ctx, client.Config{
-		Cluster: address, Mount: dir, WriteBufferBytes: m.writeBuffer, Logger: logger, Registerer: reg,
+		Cluster: address, Mount: dir, Labels: m.labels, WriteBufferBytes: m.writeBuffer, Logger: logger, Registerer: reg,
 	})
 	if errors.Is(err, fserr.Invalid) {
 		return nil, err

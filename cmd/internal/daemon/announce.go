@@ -2,22 +2,11 @@ package daemon
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 )
-
-// checkLabels refuses labels that are not KEY=VALUE.
-func checkLabels(labels []string) error {
-	for _, l := range labels {
-		if key, value, ok := strings.Cut(l, "="); !ok || key == "" || value == "" {
-			return fmt.Errorf("--label %q: want KEY=VALUE, such as rack=r1", l)
-		}
-	}
-	return nil
-}
 
 func registerProcess(r *prometheus.Registry) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -37,7 +37,7 @@ A state directory that is older than what the cluster saw of it is refused;
 			case len(config.Etcd) == 0:
 				return errors.New("--etcd is needed: HOST:PORT[,HOST:PORT...] of the cluster's etcd")
 			}
-			if err := checkLabels(config.Labels); err != nil {
+			if err := cli.CheckLabels(config.Labels); err != nil {
 				return err
 			}
 			logger, err := common.Logger(os.Stderr)
