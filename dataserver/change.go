@@ -113,7 +113,7 @@ func (g *group) mend(ctx context.Context, key chunkstore.Key, cause error) error
 		return fserr.New(fserr.NotReady, "data", fmt.Errorf("this server's disk failed, another one takes over: %w", cause))
 	}
 	for _, id := range pg.InSync[1:] {
-		if err := g.syncColumn(ctx, key, base.NodeID(id)); err != nil {
+		if err := g.syncColumn(ctx, key, base.NodeID(id), nil); err != nil {
 			if err := g.giveUp(ctx, base.NodeID(id), err); err != nil {
 				g.s.logger.Warn("members of a placement group differ", "column", key.String(), "server", id, "error", err)
 			}

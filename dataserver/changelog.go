@@ -220,6 +220,27 @@ func (l *changeLog) columns() []chunkstore.Key {
 	return slices.Collect(maps.Keys(all))
 }
 
+// unsettled reports whether a column may have a change that is not on all
+// members.
+func (l *changeLog) unsettled(key chunkstore.Key) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left[key] {
+		return true
+	}
+	for _, k := range l.open {
+		if k == key {
+			return true
+		}
+	}
+	for _, k := range l.taken {
+		if k == key {
+			return true
+		}
+	}
+	return false
+}
+
 // settled forgets columns that were made equal on all members.
 func (l *changeLog) settled(keys []chunkstore.Key) {
 	l.mu.Lock()

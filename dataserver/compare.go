@@ -77,11 +77,14 @@ func (g *group) inFlightOf(ctx context.Context, pg *canopyv1.PlacementGroup, id 
 // member is what a list says of one data id at one place.
 type held struct {
 	tombstone bool
-	columns   map[chunkstore.Key]uint64 // digests
+	columns   map[chunkstore.Key]contents
 }
 
+// contents is what tells columns apart.
+type contents struct{ digest, sizeBytes uint64 }
+
 // compare walks through both lists and makes every data id that differs equal.
-func (g *group) compare(ctx context.Context, id base.NodeID) (copied int, err error) {
+func (g *group) compare(ctx context.Context, id base.NodeID, p *progress) (copied int, err error) {
 	for after := base.DataID(0); ; {
 		here, lastHere, err := g.listHere(after)
 		if err != nil {
@@ -104,7 +107,7 @@ func (g *group) compare(ctx context.Context, id base.NodeID) (copied int, err er
 			if !known {
 				continue
 			}
-			n, err := g.equalise(ctx, id, data, here[data], there[data])
+			n, err := g.equalise(ctx, id, data, here[data], there[data], p)
 			copied += n
 			if err != nil {
 				return copied, err
@@ -128,7 +131,7 @@ func (g *group) listHere(after base.DataID) (map[base.DataID]held, base.DataID, 
 	last := base.DataID(0)
 	for _, i := range infos {
 		last = i.Key.Data
-		add(out, i.Key, i.Tombstone, i.Digest)
+		add(out, i.Key, i.Tombstone, contents{i.Digest, i.SizeBytes})
 	}
 	if len(out) < listPage {
 		last = ^base.DataID(0)
@@ -154,7 +157,7 @@ func (g *group) listThere(ctx context.Context, id base.NodeID, after, only base.
 	for _, c := range response.Columns {
 		key := keyOf(c.Column)
 		last = key.Data
-		add(out, key, c.Tombstone, c.Digest)
+		add(out, key, c.Tombstone, contents{c.Digest, c.Size})
 	}
 	if len(out) < listPage {
 		last = ^base.DataID(0)
@@ -162,20 +165,20 @@ func (g *group) listThere(ctx context.Context, id base.NodeID, after, only base.
 	return out, last, nil
 }
 
-func add(to map[base.DataID]held, key chunkstore.Key, tombstone bool, digest uint64) {
+func add(to map[base.DataID]held, key chunkstore.Key, tombstone bool, c contents) {
 	h := to[key.Data]
 	if h.columns == nil {
-		h.columns = map[chunkstore.Key]uint64{}
+		h.columns = map[chunkstore.Key]contents{}
 	}
 	if h.tombstone = h.tombstone || tombstone; !tombstone {
-		h.columns[key] = digest
+		h.columns[key] = c
 	}
 	to[key.Data] = h
 }
 
 // equalise makes one data id equal. A deletion anywhere is final: data ids are
 // never re-used (PROTOCOLS H3).
-func (g *group) equalise(ctx context.Context, id base.NodeID, data base.DataID, here, there held) (copied int, err error) {
+func (g *group) equalise(ctx context.Context, id base.NodeID, data base.DataID, here, there held, p *progress) (copied int, err error) {
 	any := g.key()
 	any.Data = data
 	switch {
@@ -199,12 +202,15 @@ func (g *group) equalise(ctx context.Context, id base.NodeID, data base.DataID, 
 		keys[key] = true
 	}
 	for key := range keys {
-		if d := here.columns[key]; d != 0 && d == there.columns[key] {
+		if d := here.columns[key]; d.digest != 0 && d.digest == there.columns[key].digest {
+			p.compared(d.sizeBytes)
+			p.column(false)
 			continue
 		}
-		if err := g.syncColumn(ctx, key, id); err != nil {
+		if err := g.syncColumn(ctx, key, id, p); err != nil {
 			return copied, err
 		}
+		p.column(true)
 		copied++
 	}
 	return copied, nil

@@ -38,9 +38,9 @@ func (g *group) patiently(ctx context.Context, do func() error) error {
 
 // syncColumn makes a member's column what it is here. Ranges are locked one by
 // one while they are compared and copied, so that changes of others go on.
-func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.NodeID) error {
+func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.NodeID, p *progress) error {
 	for drop := false; ; drop = true {
-		again, err := g.syncColumnOnce(ctx, key, id, drop)
+		again, err := g.syncColumnOnce(ctx, key, id, drop, p)
 		if err != nil || !again {
 			return err
 		}
@@ -49,13 +49,16 @@ func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.Node
 
 // syncColumnOnce compares and copies. again is true if the member has blocks
 // where here is a hole: then its column must be dropped first.
-func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool) (again bool, err error) {
+func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool, p *progress) (again bool, err error) {
 	done, err := g.syncShape(ctx, key, id, drop)
 	if done || err != nil {
 		return false, err
 	}
 	for first := uint64(0); ; first += copyBlocks {
-		more, again, err := g.syncRange(ctx, key, id, first)
+		if err := p.pay(ctx); err != nil {
+			return false, err
+		}
+		more, again, err := g.syncRange(ctx, key, id, first, p)
 		if err != nil || again {
 			return again, err
 		}
@@ -131,7 +134,7 @@ func (g *group) statThere(ctx context.Context, id base.NodeID, key chunkstore.Ke
 }
 
 // syncRange compares and copies one range of blocks under its lock.
-func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeID, first uint64) (more, again bool, err error) {
+func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeID, first uint64, p *progress) (more, again bool, err error) {
 	lo, hi := first*chunkstore.BlockBytes, (first+copyBlocks)*chunkstore.BlockBytes
 	release, err := g.locks.acquire(ctx, key, lo, hi, true)
 	if err != nil {
@@ -165,9 +168,11 @@ func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 			if err := g.copyRange(ctx, key, id, offset, length, epoch); err != nil {
 				return false, false, err
 			}
+			p.sent(int(length))
 		}
 		i = j + 1
 	}
+	p.compared(min(size, hi) - lo)
 	return size > hi, false, nil
 }
 

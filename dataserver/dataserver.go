@@ -42,6 +42,10 @@ type Config struct {
 	// QueuedBytes bounds the payload of requests in memory; 0: 128 MiB.
 	QueuedBytes int64
 
+	// RecoveryRate bounds the bytes per second that this server sends to members
+	// that are recovered; 0: DefaultRecoveryRate; below 0: no bound.
+	RecoveryRate int64
+
 	// Boot is what tells the machine's boots apart, and with them whether a crash
 	// took what was not synced. "": chunkstore.BootID().
 	Boot string
@@ -62,6 +66,8 @@ type Config struct {
 const (
 	DefaultWorkers     = 128
 	DefaultQueuedBytes = 128 << 20
+	// DefaultRecoveryRate leaves a network of 1 Gbit/s half for others.
+	DefaultRecoveryRate = 64 << 20
 	// maxRecoveries bounds the placement groups that are recovered at a time.
 	maxRecoveries = 4
 )
@@ -72,6 +78,9 @@ func withDefaults(c Config) (Config, error) {
 	}
 	if c.QueuedBytes == 0 {
 		c.QueuedBytes = DefaultQueuedBytes
+	}
+	if c.RecoveryRate == 0 {
+		c.RecoveryRate = DefaultRecoveryRate
 	}
 	if c.Clock == nil {
 		c.Clock = BootClock
@@ -134,9 +143,14 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server, me
 		replicas:      newIntake(config.Workers, config.QueuedBytes/2),
 		memory:        memory,
 		groups:        map[groupKey]*group{},
+		retiring:      map[groupKey]*retirement{},
 		recoverySlots: make(chan struct{}, maxRecoveries),
+		recoveryRate:  newLimiter(config.RecoveryRate),
 	}
 	var err error
+	if s.held, err = s.heldGroups(); err != nil {
+		return nil, fmt.Errorf("dataserver: %w", err)
+	}
 	if s.metrics, err = newMetrics(config.Registerer, s); err != nil {
 		return nil, err
 	}

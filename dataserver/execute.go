@@ -197,7 +197,12 @@ func (g *group) delete(key chunkstore.Key) (*link.Response, error) {
 	if err := g.s.store.Delete(key); err != nil {
 		return nil, err
 	}
-	return ok(), nil
+	// After the deletion: a member that the client does not know of was compared
+	// with this one later, or the epoch tells of it (PROTOCOLS H3).
+	pg, _, _ := g.state()
+	response := ok()
+	response.PgEpoch = pg.Epoch
+	return response, nil
 }
 
 // executeReplica does what the primary asks of a member.

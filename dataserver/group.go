@@ -2,6 +2,7 @@ package dataserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -42,6 +43,9 @@ type group struct {
 	end        context.CancelFunc
 	recovering map[base.NodeID]*recovery
 	reports    map[base.NodeID]chan struct{} // reports under way
+	works      map[base.NodeID]*progress     // recoveries and the scrub under way, by member
+	failures   map[base.NodeID]string        // why the last recovery of a member ended
+	quit       uint64                        // the epoch in which this server reports itself out of sync
 }
 
 // epochError says that the request's PG epoch is not the server's.
@@ -61,6 +65,8 @@ func newGroup(s *server, pool base.PoolID, pg *canopyv1.PlacementGroup) *group {
 		changed:    make(chan struct{}),
 		recovering: map[base.NodeID]*recovery{},
 		reports:    map[base.NodeID]chan struct{}{},
+		works:      map[base.NodeID]*progress{},
+		failures:   map[base.NodeID]string{},
 	}
 	g.under, g.end = context.WithCancel(s.ctx)
 	return g
@@ -80,7 +86,7 @@ func (g *group) self() uint64 { return g.s.member.server.Load() }
 func (g *group) state() (pg *canopyv1.PlacementGroup, active bool, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.current, g.active == g.current.Epoch, g.changed
+	return g.current, g.active == g.current.Epoch && g.quit != g.current.Epoch, g.changed
 }
 
 // adopt takes a newer state of the group. From then on nothing is served under
@@ -105,6 +111,12 @@ func (g *group) adopt(pg *canopyv1.PlacementGroup) {
 	}
 	for _, id := range pg.InSync {
 		delete(g.recovering, base.NodeID(id))
+		delete(g.failures, base.NodeID(id))
+	}
+	for id := range g.failures {
+		if id != 0 && !slices.Contains(pg.Members, uint64(id)) {
+			delete(g.failures, id)
+		}
 	}
 	g.wakeLocked()
 }
@@ -116,6 +128,16 @@ func (g *group) wakeLocked() {
 
 // leads reports whether this server is the primary.
 func (g *group) leads(pg *canopyv1.PlacementGroup) bool { return pg.InSync[0] == g.self() }
+
+// errQuit is the cause of a report that is repeated.
+var errQuit = errors.New("this server said before that it is out of sync")
+
+// quits reports whether this server reported itself out of sync in the epoch.
+func (g *group) quits(epoch uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.quit != 0 && g.quit == epoch && g.current.Epoch == epoch
+}
 
 // admit returns the group if the request is of its epoch. A newer one than this
 // server knows is waited for: the map is under way.
@@ -210,7 +232,12 @@ func (g *group) run(ctx context.Context) {
 	var pace pace
 	for ctx.Err() == nil {
 		pg, active, changed := g.state()
-		if pace.due(pg.Epoch) && g.leads(pg) && g.s.lease.valid() {
+		if g.quits(pg.Epoch) && g.s.lease.valid() {
+			// The outcome of a report is not known yet.
+			if err := g.reportOut(ctx, pgSelf(g), errQuit); err != nil && ctx.Err() == nil {
+				g.s.logger.Info("placement group", "pool", g.pool, "pg", g.pg, "epoch", pg.Epoch, "error", err)
+			}
+		} else if pace.due(pg.Epoch) && g.leads(pg) && g.s.lease.valid() {
 			under, cancel := context.WithCancel(ctx)
 			stop := cancelWhen(under, cancel, changed)
 			var err error
@@ -294,7 +321,7 @@ func (g *group) activate(ctx context.Context, pg *canopyv1.PlacementGroup) error
 	var keys []chunkstore.Key
 	for key := range unequal {
 		for _, id := range pg.InSync[1:] {
-			if err := g.syncColumn(ctx, key, base.NodeID(id)); err != nil {
+			if err := g.syncColumn(ctx, key, base.NodeID(id), nil); err != nil {
 				return g.giveUp(ctx, base.NodeID(id), err)
 			}
 		}
@@ -324,7 +351,9 @@ func (g *group) giveUp(ctx context.Context, id base.NodeID, cause error) error {
 
 // reportOut makes sure that a member is not in sync any more. When it returns
 // nil, that member has confirmed or its lease has run out. One report per member
-// at a time; the others wait for it.
+// at a time; the others wait for it. If the member is this server itself nobody
+// waits for its confirmation: it serves nothing from before the report on, until
+// the outcome is known.
 func (g *group) reportOut(ctx context.Context, id base.NodeID, cause error) error {
 	for {
 		g.mu.Lock()
@@ -341,6 +370,9 @@ func (g *group) reportOut(ctx context.Context, id base.NodeID, cause error) erro
 		if other == nil {
 			mine := make(chan struct{})
 			g.reports[id] = mine
+			if uint64(id) == g.self() {
+				g.quit = epoch
+			}
 			g.mu.Unlock()
 			pg, err := g.s.member.report(ctx, &canopyv1.ReportReplicaRequest{
 				Pool: uint64(g.pool), Pg: uint32(g.pg), Epoch: epoch, Reporter: g.self(), Server: uint64(id),
@@ -349,6 +381,9 @@ func (g *group) reportOut(ctx context.Context, id base.NodeID, cause error) erro
 			g.adopt(pg)
 			g.mu.Lock()
 			delete(g.reports, id)
+			if kind := fserr.KindOf(err); g.quit == epoch && (kind == fserr.Invalid || kind == fserr.Permission) {
+				g.quit = 0 // it stays what it was
+			}
 			close(mine)
 			g.mu.Unlock()
 			if err != nil && fserr.KindOf(err) != fserr.OldEpoch {

@@ -28,8 +28,8 @@ type membership struct {
 	logger    *slog.Logger
 	request   func() *canopyv1.RegisterServerRequest
 	usage     func() (total, free uint64)
-	adopted   func() uint64 // revision of the map that is served by
-	offer     func(*canopyv1.PoolMap)
+	adopted   func() uint64           // revision of the map that is served by
+	offer     func(*canopyv1.PoolMap) // returns when the map, or a newer one, is adopted
 
 	server atomic.Uint64 // 0 until registered
 	ttl    atomic.Int64  // of the lease
@@ -229,8 +229,11 @@ func (m *membership) heartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.lease.extend(asked, time.Duration(answer.LeaseMs)*time.Millisecond)
+	// The map before the lease: if the lease before had run out, others may have
+	// gone on without this server, and under the old map it would serve what they
+	// have changed since.
 	m.offer(answer.Map)
+	m.lease.extend(asked, time.Duration(answer.LeaseMs)*time.Millisecond)
 	return nil
 }
 

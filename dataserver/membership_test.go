@@ -35,7 +35,7 @@ func TestRegistrationAdoptsItsMap(t *testing.T) {
 // TestLateMapIsWaitedFor: a member that answers but has not got the newest map
 // yet stays in sync; nothing is acknowledged without it.
 func TestLateMapIsWaitedFor(t *testing.T) {
-	c := newCluster(t, clusterOptions{servers: 3, replicas: 3, pgs: 2})
+	c := newCluster(t, clusterOptions{servers: 3, replicas: 3, pgs: 2, lease: 6 * time.Second}) // heartbeats wait with the map
 	d := c.client(1)
 	f := testFile(100)
 	mustWrite(t, d, f, randomBytes(1, 100_000), 0)

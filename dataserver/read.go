@@ -15,7 +15,8 @@ import (
 
 // clientRead reads from this server, which is in sync. The primary waits for
 // overlapping changes that are not on all members yet, so that what a read saw
-// does not go away.
+// does not go away; another member sends the client to the primary, unless that
+// one does not answer the client.
 func (g *group) clientRead(ctx context.Context, key chunkstore.Key, r *link.Request) (*link.Response, error) {
 	c := r.GetRead()
 	if err := checkRange(key, c.Offset, uint64(c.Length), maxReadBytes); err != nil {
@@ -29,7 +30,7 @@ func (g *group) clientRead(ctx context.Context, key chunkstore.Key, r *link.Requ
 		if pg, err = g.admitPrimary(ctx, r.PgEpoch); err != nil {
 			return nil, err
 		}
-	} else if !slices.Contains(pg.InSync, g.self()) {
+	} else if !slices.Contains(pg.InSync, g.self()) || g.quits(pg.Epoch) {
 		return nil, fserr.New(fserr.NotHolder, "read", errors.New("this server is not in sync"))
 	}
 	response, err := g.readLocked(ctx, key, r)
@@ -43,6 +44,11 @@ func (g *group) clientRead(ctx context.Context, key chunkstore.Key, r *link.Requ
 	}
 	if err != nil {
 		return nil, err
+	}
+	// After the bytes, or a change could come between.
+	if !g.leads(pg) && !c.Any && g.log.unsettled(key) {
+		response.Free()
+		return nil, fserr.New(fserr.NotHolder, "read", errors.New("a change may not be on all members yet: the primary knows"))
 	}
 	// As PROTOCOLS B4: the lease is looked at after the bytes.
 	if !g.s.lease.valid() {

@@ -2,6 +2,7 @@ package dataserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -64,34 +65,59 @@ func (r *recovery) report() error {
 	return nil
 }
 
+// errLeaving is why a member leaves that others have replaced.
+var errLeaving = errors.New("others have taken its place")
+
 // recover brings the members in sync that are not and whose server is alive.
 func (g *group) recover(ctx context.Context, pg *canopyv1.PlacementGroup) error {
+	if done, err := g.shed(ctx, pg); done {
+		return err // under the next epoch
+	}
+	var failed error
 	for _, id := range pg.Members {
-		if slices.Contains(pg.InSync, id) {
+		if slices.Contains(pg.InSync, id) || slices.Contains(pg.Leaving, id) {
 			continue
 		}
 		m := g.s.watcher.Current()
 		if info := m.Server(base.NodeID(id)); info == nil || !info.Alive {
 			continue
 		}
-		select {
-		case g.s.recoverySlots <- struct{}{}:
-		case <-ctx.Done():
+		err := g.recoverInTurn(ctx, pg, base.NodeID(id))
+		if err == nil {
+			g.s.metrics.recoveries.WithLabelValues("done").Inc()
+			return nil // under the next epoch
+		}
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		err := g.recoverMember(ctx, pg, base.NodeID(id))
-		<-g.s.recoverySlots
-		if err != nil {
-			g.s.metrics.recoveries.WithLabelValues("failed").Inc()
-			return fmt.Errorf("recovery of server %d: %w", id, err)
-		}
-		g.s.metrics.recoveries.WithLabelValues("done").Inc()
-		return nil // under the next epoch
+		g.s.metrics.recoveries.WithLabelValues("failed").Inc()
+		failed = errors.Join(failed, fmt.Errorf("recovery of server %d: %w", id, err))
 	}
-	return nil
+	return failed
 }
 
-func (g *group) recoverMember(ctx context.Context, pg *canopyv1.PlacementGroup, id base.NodeID) error {
+// recoverInTurn recovers one member when there is a slot for it.
+func (g *group) recoverInTurn(ctx context.Context, pg *canopyv1.PlacementGroup, id base.NodeID) (err error) {
+	p := &progress{member: id, limit: g.s.recoveryRate}
+	end := g.work(p)
+	defer func() {
+		if ctx.Err() != nil {
+			end(nil) // another epoch: it begins anew
+			return
+		}
+		end(err)
+	}()
+	select {
+	case g.s.recoverySlots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-g.s.recoverySlots }()
+	p.start()
+	return g.recoverMember(ctx, pg, id, p)
+}
+
+func (g *group) recoverMember(ctx context.Context, pg *canopyv1.PlacementGroup, id base.NodeID, p *progress) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &recovery{g: g, server: id, cancel: cancel}
@@ -102,8 +128,7 @@ func (g *group) recoverMember(ctx context.Context, pg *canopyv1.PlacementGroup, 
 	}
 	g.recovering[id] = r
 	g.mu.Unlock()
-	started := time.Now()
-	copied, err := g.recoverContents(ctx, id)
+	copied, err := g.recoverContents(ctx, id, p)
 	if err == nil {
 		err = r.report()
 	}
@@ -118,17 +143,20 @@ func (g *group) recoverMember(ctx context.Context, pg *canopyv1.PlacementGroup, 
 	if err := g.reportIn(ctx, pg, id); err != nil {
 		return err
 	}
-	g.s.logger.Info("replica recovered", "pool", g.pool, "pg", g.pg, "server", id, "columns", copied, "took", time.Since(started))
+	g.s.logger.Info("replica recovered", "pool", g.pool, "pg", g.pg, "server", id, "columns", copied, "bytes", p.bytesSent.Load(), "took", time.Since(*p.began.Load()))
 	return nil
 }
 
 // recoverContents compares everything with the member and makes it equal.
-func (g *group) recoverContents(ctx context.Context, id base.NodeID) (copied int, err error) {
+func (g *group) recoverContents(ctx context.Context, id base.NodeID, p *progress) (copied int, err error) {
 	// Changes that began before the member got them must end first.
 	if err := g.log.drain(ctx); err != nil {
 		return 0, err
 	}
-	if copied, err = g.compare(ctx, id); err != nil {
+	if err := p.begin(g); err != nil {
+		return 0, err
+	}
+	if copied, err = g.compare(ctx, id, p); err != nil {
 		return copied, err
 	}
 	// What was durable here before must be durable there.

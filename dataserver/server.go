@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
@@ -42,12 +43,15 @@ type server struct {
 	ready  sync.Once
 
 	recoverySlots chan struct{}
+	recoveryRate  *rate.Limiter
 	adopting      sync.Mutex    // serialises catchUp
 	adopted       atomic.Uint64 // revision of the map that is served by
 	groupRuns     sync.WaitGroup
 
 	mu       sync.Mutex
 	groups   map[groupKey]*group
+	held     map[groupKey]bool        // groups that have, or may have, columns here
+	retiring map[groupKey]*retirement // groups whose columns are being removed
 	stopped  bool
 	handlers sync.WaitGroup // Access streams; added under mu
 }
@@ -77,7 +81,10 @@ func (s *server) newMembership() *membership {
 	return &membership{
 		addresses: s.config.LayoutServices, caller: s.caller, lease: s.lease, logger: s.logger,
 		usage: usage, adopted: s.adopted.Load,
-		offer: func(m *canopyv1.PoolMap) { s.watcher.Offer(m) },
+		offer: func(m *canopyv1.PoolMap) {
+			s.watcher.Offer(m)
+			s.catchUp(s.ctx)
+		},
 		wake:  make(chan struct{}, 1),
 		ended: make(chan struct{}),
 		conns: map[string]*grpc.ClientConn{},
@@ -153,7 +160,11 @@ func (s *server) adopt(ctx context.Context, m *poolmap.Map) {
 	inSync := true
 	for _, pool := range m.Message().Pools {
 		for _, pg := range pool.Pgs {
-			if len(pg.InSync) == 0 || !slices.Contains(pg.Members, self) {
+			if len(pg.InSync) == 0 {
+				continue
+			}
+			if !slices.Contains(pg.Members, self) {
+				s.dismiss(groupKey{base.PoolID(pool.Pool), base.PGID(pg.Pg)}, pg, int(pool.Replicas))
 				continue
 			}
 			inSync = inSync && slices.Contains(pg.InSync, self) && len(pg.InSync) > 1
@@ -170,7 +181,9 @@ func (s *server) adopt(ctx context.Context, m *poolmap.Map) {
 
 func (s *server) adoptGroup(ctx context.Context, pool base.PoolID, pg *canopyv1.PlacementGroup) {
 	key := groupKey{pool, base.PGID(pg.Pg)}
+	s.reinstate(key)
 	s.mu.Lock()
+	s.held[key] = true
 	g := s.groups[key]
 	if g == nil {
 		g = newGroup(s, pool, pg)

@@ -31,6 +31,7 @@ type testCluster struct {
 	config  layoutsvc.Config
 	servers []*testServer
 	logger  *slog.Logger
+	options clusterOptions
 }
 
 type testServer struct {
@@ -82,6 +83,8 @@ type clusterOptions struct {
 	servers, replicas, pgs int
 	lease                  time.Duration
 	power                  bool // servers can be killed and lose power
+	rebuildAfter           time.Duration
+	recoveryRate           int64
 }
 
 // newCluster starts everything and waits for the pool.
@@ -93,7 +96,7 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 	if o.pgs == 0 {
 		o.pgs = 4
 	}
-	c := &testCluster{t: t, dir: t.TempDir(), logger: testLogger()}
+	c := &testCluster{t: t, dir: t.TempDir(), logger: testLogger(), options: o}
 	etcd, err := embedded.Start(context.Background(), embedded.Config{Dir: filepath.Join(c.dir, "etcd"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +105,7 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 	t.Cleanup(etcd.Close)
 	c.config = layoutsvc.Config{
 		Listen: "127.0.0.1:0", Etcd: []string{etcd.Address()}, WantServers: o.servers, Replicas: o.replicas, PGs: o.pgs,
-		ServerLease: o.lease, Logger: c.logger,
+		ServerLease: o.lease, RebuildAfter: o.rebuildAfter, Logger: c.logger,
 	}
 	c.startLayout()
 	t.Cleanup(func() { c.layout.stop(t) })
@@ -155,6 +158,8 @@ func (s *testServer) start() {
 		},
 		testHook: func(x *server) { s.server = x },
 		Boot:     s.boot,
+
+		RecoveryRate: s.c.options.recoveryRate,
 	}
 	if s.fs != nil {
 		config.testFS = s.fs

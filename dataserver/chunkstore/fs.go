@@ -16,6 +16,8 @@ type FS interface {
 	MkdirAll(name string) error
 	Remove(name string) error
 	Rename(from, to string) error
+	// FileSize returns the size of a file, fs.ErrNotExist if there is none.
+	FileSize(name string) (int64, error)
 	// ReadDir returns the names in a directory, fs.ErrNotExist if there is none.
 	ReadDir(name string) ([]string, error)
 	// SyncDir makes the directory's entries durable.
@@ -63,6 +65,15 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 
 // Rename implements FS.
 func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// FileSize implements FS.
+func (OS) FileSize(name string) (int64, error) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
 
 // ReadDir implements FS.
 func (OS) ReadDir(name string) ([]string, error) {

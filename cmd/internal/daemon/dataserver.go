@@ -29,7 +29,7 @@ replicates them with the other servers of each placement group.`,
 			if len(config.LayoutServices) == 0 {
 				return errors.New("--layoutsvc is needed: HOST:PORT[,HOST:PORT...] of layout services")
 			}
-			if err := checkLabels(config.Labels); err != nil {
+			if err := cli.CheckLabels(config.Labels); err != nil {
 				return err
 			}
 			logger, err := common.Logger(os.Stderr)
@@ -54,6 +54,7 @@ replicates them with the other servers of each placement group.`,
 	f.StringArrayVar(&config.Labels, "label", nil, "KEY=VALUE, e.g. rack=r1; zone, rack and host are failure domains")
 	f.IntVar(&config.Workers, "workers", 0, "requests executed at a time; 0: 32")
 	f.Int64Var(&config.QueuedBytes, "queued-bytes", 0, "bound on the payload of requests in memory; 0: 128 MiB")
+	f.Int64Var(&config.RecoveryRate, "recovery-rate", dataserver.DefaultRecoveryRate, "bytes per second that are sent to servers that have missed something; below 0: no bound")
 	common.Bind(cmd)
 	return cmd
 }
