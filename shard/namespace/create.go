@@ -38,7 +38,7 @@ func create(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode))
+	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask))
 }
 
 func existsOr(exclusive bool, kind fserr.Kind) error {
@@ -84,23 +84,23 @@ func (b *batch) createAnonymous(who identity, c *canopyv1.CreateCall) (*canopyv1
 	if err := who.mayAddName(d); err != nil {
 		return nil, err
 	}
-	n := b.newFile(who, d, c.Mode)
+	n := b.newFile(who, d, c.Mode, c.Umask)
 	n.Nlink, n.Linkable = 0, !c.Exclusive
 	o := &object{home: inOrphan, inode: n, sinceNS: b.nowNS}
 	return &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Place: o.place()}, b.save(o)
 }
 
 // newInode returns an inode made by who in d.
-func (b *batch) newInode(who identity, d *directory, mode uint32) *schema.Inode {
-	gid, mode := who.inherit(d, mode)
+func (b *batch) newInode(who identity, d *directory, mode, umask uint32) *schema.Inode {
+	gid, mode, acl := who.inherit(d, mode, umask)
 	return &schema.Inode{
-		Ino: b.newIno(), Mode: mode, Nlink: 1, UID: who.uid, GID: gid, Version: 1,
+		Ino: b.newIno(), Mode: mode, Nlink: 1, UID: who.uid, GID: gid, ACL: acl, Version: 1,
 		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
 	}
 }
 
-func (b *batch) newFile(who identity, d *directory, mode uint32) *schema.Inode {
-	n := b.newInode(who, d, schema.TypeFile|mode&modeBits)
+func (b *batch) newFile(who identity, d *directory, mode, umask uint32) *schema.Inode {
+	n := b.newInode(who, d, schema.TypeFile|mode&modeBits, umask)
 	n.DataID, n.DataVersion, n.SizeEpoch = base.DataID(n.Ino), 1, 1
 	n.Layout = d.Layout
 	return n
@@ -126,12 +126,13 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	gid, mode := who.inherit(d, schema.TypeDir|c.Mode&(modeBits&^(setUID|setGID)))
+	gid, mode, acl := who.inherit(d, schema.TypeDir|c.Mode&(modeBits&^(setUID|setGID)), c.Umask)
 	child := &directory{subtree: b.subtree, Header: schema.Header{
 		Ino: b.newIno(), Mode: mode, UID: who.uid, GID: gid, Version: 1,
 		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
 		Parent: d.Ino, ParentSubtree: d.subtree, Name: append([]byte(nil), c.Name...),
 		Fragments: shard.Whole(b.subtree), Appeared: 1, Layout: d.Layout,
+		ACL: acl, DefaultACL: d.DefaultACL,
 	}}
 	e := &schema.Dentry{Kind: schema.Directory, Name: c.Name, Ino: child.Ino, Type: schema.TypeDir, Subtree: b.subtree}
 	if _, err := b.appear(d, p, e); err != nil {
@@ -166,9 +167,9 @@ func mknod(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.Permission
 	}
 	if kind == 0 || kind == schema.TypeFile {
-		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode))
+		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask))
 	}
-	n := b.newInode(who, d, kind|c.Mode&modeBits)
+	n := b.newInode(who, d, kind|c.Mode&modeBits, c.Umask)
 	if device {
 		n.Rdev = c.Rdev
 	}
@@ -190,7 +191,7 @@ func symlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := b.newInode(who, d, schema.TypeLink|0o777)
+	n := b.newInode(who, d, schema.TypeLink|0o777, 0)
 	n.Target, n.SizeBytes = c.Target, uint64(len(c.Target))
 	return b.addInode(d, p, c.Name, n)
 }

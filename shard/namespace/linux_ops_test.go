@@ -4,6 +4,7 @@ package namespace
 
 import (
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -11,7 +12,22 @@ import (
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
-func (p *pair) drawName() string { return pick(p, "a", "b", "c", "d") }
+// drawName seldom draws a name that is longer than they may be, or as long, or no text.
+func (p *pair) drawName() string {
+	if p.rnd.IntN(30) == 0 {
+		return pick(p, strings.Repeat("n", MaxNameBytes), strings.Repeat("n", MaxNameBytes+1), "\xff\n\x01")
+	}
+	return pick(p, "a", "b", "c", "d")
+}
+
+// drawUmask draws a umask and returns how a call is made under it.
+func (p *pair) drawUmask() (umask uint32, under func(func() error) error) {
+	umask = pick(p, uint32(0), 0o022, 0o077, 0o777, 0o010)
+	return umask, func(call func() error) error {
+		defer unix.Umask(unix.Umask(int(umask)))
+		return call()
+	}
+}
 
 func (p *pair) fileMode() uint32 {
 	return pick(p, uint32(0o644), 0o600, 0o666, 0o4755, 0o2755, 0o6755, 0o2745, 0o7777, 0)
@@ -22,7 +38,13 @@ func (p *pair) dirMode() uint32 {
 }
 
 func (p *pair) draw(u user) *action {
-	switch p.rnd.IntN(20) {
+	switch p.rnd.IntN(30) {
+	case 20:
+		return p.drawAccess()
+	case 21, 22, 23:
+		return p.drawSetACL()
+	case 24, 25, 26:
+		return p.drawXattr()
 	case 0, 1:
 		return p.drawCreate()
 	case 2, 3, 4:
@@ -52,7 +74,8 @@ func (p *pair) has(dir *twin, name string) uint32 {
 
 func (p *pair) drawCreate() *action {
 	dir, name, mode := p.dirTwin(), p.drawName(), p.fileMode()
-	c := &canopyv1.CreateCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode, Exclusive: p.rnd.IntN(2) == 0}
+	umask, under := p.drawUmask()
+	c := &canopyv1.CreateCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode, Umask: umask, Exclusive: p.rnd.IntN(2) == 0}
 	flags := unix.O_CREAT | unix.O_WRONLY | unix.O_EXCL
 	existed := p.has(dir, name)
 	if !c.Exclusive {
@@ -62,14 +85,16 @@ func (p *pair) drawCreate() *action {
 		c.Truncate = true
 		flags = unix.O_CREAT | unix.O_WRONLY | unix.O_TRUNC
 	}
-	return &action{fmt.Sprintf("create %s in %d, mode %o exclusive %v", name, c.Dir, mode, c.Exclusive),
+	return &action{fmt.Sprintf("create %q in %d, mode %o umask %o exclusive %v", name, c.Dir, mode, umask, c.Exclusive),
 		&canopyv1.Op{Call: &canopyv1.Op_Create{Create: c}},
 		func() error {
-			fd, err := unix.Openat(dir.fd, name, flags, mode)
-			if err == nil {
-				_ = unix.Close(fd)
-			}
-			return err
+			return under(func() error {
+				fd, err := unix.Openat(dir.fd, name, flags, mode)
+				if err == nil {
+					_ = unix.Close(fd)
+				}
+				return err
+			})
 		},
 		func(res *canopyv1.Result) {
 			if !res.Existed {
@@ -80,26 +105,31 @@ func (p *pair) drawCreate() *action {
 
 func (p *pair) drawMkdir() *action {
 	dir, name, mode := p.dirTwin(), p.drawName(), p.dirMode()
-	return &action{fmt.Sprintf("mkdir %s in %d, mode %o", name, dir.place.Ino, mode),
-		&canopyv1.Op{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode}}},
-		func() error { return unix.Mkdirat(dir.fd, name, mode) },
+	umask, under := p.drawUmask()
+	c := &canopyv1.MkdirCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode, Umask: umask}
+	return &action{fmt.Sprintf("mkdir %q in %d, mode %o umask %o", name, dir.place.Ino, mode, umask),
+		&canopyv1.Op{Call: &canopyv1.Op_Mkdir{Mkdir: c}},
+		func() error { return under(func() error { return unix.Mkdirat(dir.fd, name, mode) }) },
 		func(res *canopyv1.Result) { p.add(dir, name, res.Attr) }}
 }
 
 func (p *pair) drawMknod() *action {
 	dir, name := p.dirTwin(), p.drawName()
 	mode := pick(p, schema.TypeFIFO, schema.TypeSocket, schema.TypeChar) | p.fileMode()
-	return &action{fmt.Sprintf("mknod %s in %d, mode %o", name, dir.place.Ino, mode),
-		&canopyv1.Op{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode, Rdev: 0x103}}},
-		func() error { return unix.Mknodat(dir.fd, name, mode, 0x103) },
+	umask, under := p.drawUmask()
+	c := &canopyv1.MknodCall{Dir: dir.place.Ino, Name: []byte(name), Mode: mode, Rdev: 0x103, Umask: umask}
+	return &action{fmt.Sprintf("mknod %q in %d, mode %o umask %o", name, dir.place.Ino, mode, umask),
+		&canopyv1.Op{Call: &canopyv1.Op_Mknod{Mknod: c}},
+		func() error { return under(func() error { return unix.Mknodat(dir.fd, name, mode, 0x103) }) },
 		func(res *canopyv1.Result) { p.add(dir, name, res.Attr) }}
 }
 
 func (p *pair) drawSymlink() *action {
 	dir, name := p.dirTwin(), p.drawName()
-	return &action{fmt.Sprintf("symlink %s in %d", name, dir.place.Ino),
-		&canopyv1.Op{Call: &canopyv1.Op_Symlink{Symlink: &canopyv1.SymlinkCall{Dir: dir.place.Ino, Name: []byte(name), Target: []byte("nowhere")}}},
-		func() error { return unix.Symlinkat("nowhere", dir.fd, name) },
+	target := pick(p, "nowhere", "", strings.Repeat("t", MaxTargetBytes), strings.Repeat("t", MaxTargetBytes+1))
+	return &action{fmt.Sprintf("symlink %q in %d to %d bytes", name, dir.place.Ino, len(target)),
+		&canopyv1.Op{Call: &canopyv1.Op_Symlink{Symlink: &canopyv1.SymlinkCall{Dir: dir.place.Ino, Name: []byte(name), Target: []byte(target)}}},
+		func() error { return unix.Symlinkat(target, dir.fd, name) },
 		func(res *canopyv1.Result) { p.add(dir, name, res.Attr) }}
 }
 
@@ -178,13 +208,7 @@ func (p *pair) drawChange() *action {
 		c.Mask = maskAtimeNow | maskMtimeNow
 		return &action{what("utimes now"), op, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, proc(o), nil, 0) }, nil}
 	}
-	if p.rnd.IntN(2) == 0 {
-		c.Mask, c.MtimeNs = maskMtime, 7_000_000_000+int64(p.now)
-		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(c.MtimeNs)}
-		return &action{what("utimes %d", c.MtimeNs), op, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, proc(o), ts, 0) }, nil}
-	}
-	name, value := "user."+p.drawName(), []byte("value")
-	x := &canopyv1.SetXattrCall{Place: o.place, Name: []byte(name), Value: value, Flags: uint32(pick(p, 0, 0, xattrCreate, xattrReplace))}
-	return &action{what("setxattr %s, flags %d", name, x.Flags), &canopyv1.Op{Call: &canopyv1.Op_SetXattr{SetXattr: x}},
-		func() error { return unix.Setxattr(proc(o), name, value, int(x.Flags)) }, nil}
+	c.Mask, c.MtimeNs = maskMtime, 7_000_000_000+int64(p.now)
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(c.MtimeNs)}
+	return &action{what("utimes %d", c.MtimeNs), op, func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, proc(o), ts, 0) }, nil}
 }

@@ -21,8 +21,8 @@ import (
 
 // TestAgainstLinux does the same operations, for the same users, on the machine and
 // in a directory of this machine's own file system, and compares error numbers,
-// modes, owners, link counts, sizes, and whether mtime and ctime moved. It needs
-// root, for the users, and ext4, for the details.
+// modes, owners, link counts, sizes, ACLs, names and values of xattrs, and whether
+// mtime and ctime moved. It needs root, for the users, and ext4, for the details.
 func TestAgainstLinux(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -42,12 +42,16 @@ func TestAgainstLinux(t *testing.T) {
 			t.Logf("seed %d", seed)
 		}
 	}()
-	// The users are those of this thread alone; it is not used again.
+	// The users and the umask are those of this thread alone; it is not used again.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
-		defer unix.Umask(unix.Umask(0))
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		unix.Umask(0)
 		newPair(t, dir, seed).run(steps)
 	}()
 	<-done
@@ -109,6 +113,17 @@ func become(u user) {
 	_, _, _ = unix.RawSyscall(unix.SYS_SETGROUPS, 1, uintptr(unsafe.Pointer(&groups)), 0)
 	_, _ = unix.SetfsgidRetGid(u.gid)
 	_, _ = unix.SetfsuidRetUid(u.uid)
+	// The capabilities for files go and come with the user, but this one not.
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if unix.Capget(&header, &caps[0]) != nil {
+		return
+	}
+	caps[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+	if u.uid == 0 {
+		caps[0].Effective |= caps[0].Permitted & (1 << unix.CAP_SYS_ADMIN)
+	}
+	_ = unix.Capset(&header, &caps[0])
 }
 
 func pick[T any](p *pair, of ...T) T { return of[p.rnd.IntN(len(of))] }
@@ -140,7 +155,12 @@ func (p *pair) step(i int) {
 	become(users[0])
 	want, _ := err.(syscall.Errno)
 	a.op.Subtree, a.op.Cred = 1, &canopyv1.Credential{Uid: uint32(u.uid), Gid: uint32(u.gid), Groups: []uint32{uint32(u.group)}}
-	res := p.do(0xa1, a.op)
+	var res *canopyv1.Result
+	if IsRead(a.op) {
+		res = p.m.Query(p.kv, a.op)
+	} else {
+		res = p.do(0xa1, a.op)
+	}
 	got := fserr.Kind(res.Error).Errno()
 	what := fmt.Sprintf("step %d, uid %d: %s", i, u.uid, a.what)
 	if got != want {
@@ -200,6 +220,7 @@ func (p *pair) compareOne(what string, o *twin, first bool) {
 		p.t.Errorf("%s: inode %d (made as %q) is %o %d:%d links %d size %d, Linux has %o %d:%d links %d size %d", what, a.Ino, o.place.Name,
 			a.Mode, a.Uid, a.Gid, a.Nlink, a.Size, st.Mode, st.Uid, st.Gid, st.Nlink, st.Size)
 	}
+	p.compareXattrs(what, o, a)
 	now := [2][2]int64{{a.MtimeNs, a.CtimeNs}, {st.Mtim.Nano(), st.Ctim.Nano()}}
 	for i, name := range []string{"mtime", "ctime"} {
 		here, there := now[0][i] != o.last[0][i], now[1][i] != o.last[1][i]

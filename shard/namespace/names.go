@@ -125,21 +125,35 @@ func (b *batch) removeDirectory(d *directory) error {
 	return b.set(schema.OrphanKey(b.id, b.subtree, d.Ino), &schema.Orphan{SinceNS: b.nowNS})
 }
 
-// nameInDirectory reads the directory that an operation names something in and
-// looks the name up there: search permission is needed, as the kernel's own
-// lookup would.
-func (b *batch) nameInDirectory(who identity, dir base.Ino, name []byte) (*directory, slot, error) {
-	if err := checkName(name); err != nil {
-		return nil, slot{}, err
+// searchable reads a directory that an operation names something in: search
+// permission is needed, as for the kernel's own lookup.
+func (v *view) searchable(who identity, dir base.Ino) (*directory, error) {
+	d, err := v.directory(dir)
+	if err != nil {
+		return nil, err
 	}
-	d, err := b.directory(dir)
+	return d, who.accessDir(d, mayExec)
+}
+
+// named looks up a name in d. In Linux's order: permission, that d is not removed,
+// the name, whether it is there.
+func (v *view) named(d *directory, name []byte) (slot, error) {
+	if err := checkName(name); err != nil {
+		if d.Removed {
+			return slot{}, fserr.NotFound
+		}
+		return slot{}, err
+	}
+	return v.find(d, name)
+}
+
+// nameInDirectory is searchable and named in one.
+func (b *batch) nameInDirectory(who identity, dir base.Ino, name []byte) (*directory, slot, error) {
+	d, err := b.searchable(who, dir)
 	if err != nil {
 		return nil, slot{}, err
 	}
-	if err := who.accessDir(d, mayExec); err != nil {
-		return nil, slot{}, err
-	}
-	s, err := b.find(d, name)
+	s, err := b.named(d, name)
 	return d, s, err
 }
 

@@ -249,7 +249,7 @@ func (v *view) inodeAttr(n *schema.Inode) *canopyv1.Attr {
 	a := &canopyv1.Attr{
 		Ino: uint64(n.Ino), Mode: n.Mode, Nlink: n.Nlink, Uid: n.UID, Gid: n.GID, Rdev: n.Rdev, Size: n.SizeBytes,
 		AtimeNs: n.AtimeNS, MtimeNs: n.MtimeNS, CtimeNs: n.CtimeNS, BtimeNs: n.BtimeNS, Version: n.Version,
-		Subtree: uint64(v.subtree), Epoch: uint64(v.epoch),
+		Subtree: uint64(v.subtree), Epoch: uint64(v.epoch), Acls: aclKinds(n.ACL, nil),
 	}
 	if n.IsFile() {
 		a.Blocks = (n.AllocatedBytes + 511) / 512
@@ -269,6 +269,6 @@ func (v *view) dirAttr(d *directory) *canopyv1.Attr {
 	return &canopyv1.Attr{
 		Ino: uint64(d.Ino), Mode: d.Mode, Nlink: d.Nlink(), Uid: d.UID, Gid: d.GID, Size: d.Entries, Blocks: dirBlocks,
 		AtimeNs: d.AtimeNS, MtimeNs: d.MtimeNS, CtimeNs: d.CtimeNS, BtimeNs: d.BtimeNS, Version: d.Version,
-		Subtree: uint64(d.Fragments[0].Subtree), Epoch: uint64(v.epoch),
+		Subtree: uint64(d.Fragments[0].Subtree), Epoch: uint64(v.epoch), Acls: aclKinds(d.ACL, d.DefaultACL),
 	}
 }

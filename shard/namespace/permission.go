@@ -22,6 +22,7 @@ const (
 	sticky    = 0o1000
 	execAll   = 0o111
 	execGroup = 0o010
+	groupAll  = 0o070
 	modeBits  = 0o7777
 )
 
@@ -48,8 +49,9 @@ func (i identity) inGroup(gid uint32) bool { return i.gid == gid || slices.Conta
 // owns reports whether i may do what only the owner may.
 func (i identity) owns(uid uint32) bool { return i.isRoot() || i.uid == uid }
 
-// access checks the wanted bits (mayRead, mayWrite, mayExec) as Linux does.
-func (i identity) access(mode, uid, gid, want uint32) error {
+// access checks the wanted bits (mayRead, mayWrite, mayExec) as Linux does: of an
+// ACL whose mask is empty only the mode counts.
+func (i identity) access(mode, uid, gid uint32, acl schema.ACL, want uint32) error {
 	if i.isRoot() {
 		if want&mayExec != 0 && mode&schema.TypeMask != schema.TypeDir && mode&execAll == 0 {
 			return fserr.Access
@@ -60,6 +62,8 @@ func (i identity) access(mode, uid, gid, want uint32) error {
 	switch {
 	case i.uid == uid:
 		bits >>= 6
+	case acl != nil && mode&groupAll != 0:
+		return i.aclAccess(acl, gid, want)
 	case i.inGroup(gid):
 		bits >>= 3
 	}
@@ -71,11 +75,11 @@ func (i identity) access(mode, uid, gid, want uint32) error {
 
 func (i identity) accessObject(o *object, want uint32) error {
 	mode, uid, gid := o.owner()
-	return i.access(mode, uid, gid, want)
+	return i.access(mode, uid, gid, *o.aclOf([]byte(accessACLXattr)), want)
 }
 
 func (i identity) accessDir(d *directory, want uint32) error {
-	return i.access(d.Mode, d.UID, d.GID, want)
+	return i.access(d.Mode, d.UID, d.GID, d.ACL, want)
 }
 
 // mayAddName checks that i may make a name in d. A removed directory has none.
@@ -98,19 +102,29 @@ func (i identity) mayTakeName(d *directory, uid uint32) error {
 	return nil
 }
 
-// inherit returns the group and the mode of something new in d with the wanted
-// mode: a set-group-id directory hands on its group, and the bit to directories.
-func (i identity) inherit(d *directory, mode uint32) (gid, newMode uint32) {
-	if d.Mode&setGID == 0 {
-		return i.gid, mode
+// inherit returns group, mode and access ACL of something new in d with the wanted
+// mode: a set-group-id directory hands on its group, and the bit to directories; a
+// default ACL takes the place of the umask. In Linux's order: the set-group-id bit
+// first, by the mode as it was asked for.
+func (i identity) inherit(d *directory, mode, umask uint32) (gid, newMode uint32, acl schema.ACL) {
+	gid = i.gid
+	if d.Mode&setGID != 0 {
+		gid = d.GID
+		switch {
+		case mode&schema.TypeMask == schema.TypeDir:
+			mode |= setGID
+		case mode&(setGID|execGroup) == setGID|execGroup && !i.isRoot() && !i.inGroup(d.GID):
+			mode &^= setGID
+		}
 	}
-	if mode&schema.TypeMask == schema.TypeDir {
-		return d.GID, mode | setGID
+	switch {
+	case mode&schema.TypeMask == schema.TypeLink:
+	case d.DefaultACL != nil:
+		mode, acl = inheritACL(d.DefaultACL, mode)
+	default:
+		mode &^= umask & 0o777
 	}
-	if mode&(setGID|execGroup) == setGID|execGroup && !i.isRoot() && !i.inGroup(d.GID) {
-		mode &^= setGID
-	}
-	return d.GID, mode
+	return gid, mode, acl
 }
 
 // withoutPrivileges returns mode as a write by a user without CAP_FSETID leaves

@@ -10,14 +10,8 @@ import (
 // lookup finds one name in a directory.
 func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetLookup()
-	if err := checkName(c.Name); err != nil {
-		return nil, err
-	}
-	d, err := v.directory(base.Ino(c.Dir))
+	d, err := v.searchable(identityOf(op.Cred), base.Ino(c.Dir))
 	if err != nil {
-		return nil, err
-	}
-	if err := identityOf(op.Cred).accessDir(d, mayExec); err != nil {
 		return nil, err
 	}
 	r := &canopyv1.Result{DirAttr: v.dirAttr(d)}
@@ -33,7 +27,7 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		r.Attr = v.dirAttr(up)
 		return r, nil
 	}
-	s, err := v.find(d, c.Name)
+	s, err := v.named(d, c.Name)
 	if err != nil {
 		return nil, err
 	}

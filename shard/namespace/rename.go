@@ -71,14 +71,23 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 	}
 	m := &move{who: who, exchange: c.Flags == renameExchange}
 	var err error
-	if m.src, m.srcSlot, err = b.nameInDirectory(who, base.Ino(c.SrcDir), c.SrcName); err != nil {
+	if m.src, err = b.searchable(who, base.Ino(c.SrcDir)); err != nil {
 		return nil, err
 	}
-	if m.dst, m.dstSlot, err = b.nameInDirectory(who, base.Ino(c.DstDir), c.DstName); err != nil {
+	if m.dst, err = b.searchable(who, base.Ino(c.DstDir)); err != nil {
+		return nil, err
+	}
+	if m.srcSlot, err = b.named(m.src, c.SrcName); err != nil {
+		return nil, err
+	}
+	if !m.srcSlot.found() {
+		return nil, fserr.NotFound
+	}
+	if m.dstSlot, err = b.named(m.dst, c.DstName); err != nil {
 		return nil, err
 	}
 	switch {
-	case !m.srcSlot.found(), m.exchange && !m.dstSlot.found():
+	case m.exchange && !m.dstSlot.found():
 		return nil, fserr.NotFound
 	case c.Flags == renameNoReplace && m.dstSlot.found():
 		return nil, fserr.Exist

@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // operation builds the operation of a line:
 //
-//	create PATH [mode=] [excl] [trunc] [anon]   mkdir PATH [mode=]   mknod PATH mode= [rdev=]
+//	create PATH [mode=] [umask=] [excl] [trunc] [anon]   mkdir PATH [mode=] [umask=]   mknod PATH mode= [rdev=] [umask=]
 //	symlink PATH TARGET   link PLACE PATH   unlink PATH   rmdir PATH   rename PATH PATH [noreplace] [exchange]
 //	setattr PLACE [mode=] [uid-to=] [gid-to=] [size=] [atime=] [mtime=] [atime-now] [mtime-now] [killpriv] [handle]
 //	setx PLACE NAME VALUE [create] [replace]   rmx PLACE NAME   getx PLACE NAME   listx PLACE
+//	setacl PLACE access|default LIST   getacl PLACE access|default
 //	report PLACE size= epoch= [alloc=] [changed] [killpriv]   reserve PLACE len=   fill PLACE off= len= epoch=
 //	lookup PATH   getattr PLACE   readlink PLACE   access PLACE mask=   parent PLACE   statfs
 //	open-session   close-session
@@ -22,13 +25,15 @@ func (r *rig) operation(l *words) *canopyv1.Op {
 	case "create":
 		dir, name := r.split(l.arg(0))
 		return &canopyv1.Op{Call: &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: dir, Name: name, Mode: uint32(l.num("mode", 0o644)),
-			Exclusive: l.flag("excl"), Truncate: l.flag("trunc"), Anonymous: l.flag("anon"), Ino: l.num("ino", 0)}}}
+			Exclusive: l.flag("excl"), Truncate: l.flag("trunc"), Anonymous: l.flag("anon"), Ino: l.num("ino", 0), Umask: uint32(l.num("umask", 0))}}}
 	case "mkdir":
 		dir, name := r.split(l.arg(0))
-		return &canopyv1.Op{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: dir, Name: name, Mode: uint32(l.num("mode", 0o755))}}}
+		return &canopyv1.Op{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: dir, Name: name, Mode: uint32(l.num("mode", 0o755)),
+			Umask: uint32(l.num("umask", 0))}}}
 	case "mknod":
 		dir, name := r.split(l.arg(0))
-		return &canopyv1.Op{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: dir, Name: name, Mode: uint32(l.num("mode", 0)), Rdev: l.num("rdev", 0)}}}
+		return &canopyv1.Op{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: dir, Name: name, Mode: uint32(l.num("mode", 0)), Rdev: l.num("rdev", 0),
+			Umask: uint32(l.num("umask", 0))}}}
 	case "symlink":
 		dir, name := r.split(l.arg(0))
 		_, target := r.split("/" + l.arg(1))
@@ -108,6 +113,9 @@ func (r *rig) xattrOperation(l *words) *canopyv1.Op {
 		return &canopyv1.Op{Call: &canopyv1.Op_RemoveXattr{RemoveXattr: &canopyv1.RemoveXattrCall{Place: r.place(l.arg(0)), Name: []byte(l.arg(1))}}}
 	case "getx":
 		return &canopyv1.Op{Call: &canopyv1.Op_GetXattr{GetXattr: &canopyv1.GetXattrCall{Place: r.place(l.arg(0)), Name: []byte(l.arg(1))}}}
+	case "setacl":
+		return &canopyv1.Op{Call: &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{Place: r.place(l.arg(0)),
+			Name: []byte("system.posix_acl_" + l.arg(1)), Value: formatACL(aclOfText(l.t, l.arg(2)))}}}
 	case "listx":
 		return &canopyv1.Op{Call: &canopyv1.Op_ListXattr{ListXattr: &canopyv1.ListXattrCall{Place: r.place(l.arg(0))}}}
 	}
@@ -245,4 +253,29 @@ func (r *rig) sessionList() string {
 		r.t.Fatal(err)
 	}
 	return strings.Join(out, "\n")
+}
+
+// aclOfText reads what ACL.String writes.
+func aclOfText(t testing.TB, text string) schema.ACL {
+	var a schema.ACL
+	for _, entry := range strings.Split(text, ",") {
+		f := strings.Split(entry, ":")
+		tags := map[string][2]schema.ACLTag{"u": {schema.ACLUserObj, schema.ACLUser}, "g": {schema.ACLGroupObj, schema.ACLGroup},
+			"m": {schema.ACLMask}, "o": {schema.ACLOther}}[f[0]]
+		e := schema.ACLEntry{Tag: tags[0]}
+		if f[1] != "" {
+			id, err := strconv.ParseUint(f[1], 10, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Tag, e.ID = tags[1], uint32(id)
+		}
+		for i, c := range f[2] {
+			if c != '-' {
+				e.Perm |= 4 >> i
+			}
+		}
+		a = append(a, e)
+	}
+	return a
 }

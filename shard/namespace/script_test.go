@@ -151,7 +151,7 @@ func (l *words) num(name string, byDefault uint64) uint64 {
 	}
 	b := 10
 	switch name {
-	case "mode":
+	case "mode", "umask":
 		b = 8
 	case "client":
 		b = 16
@@ -224,6 +224,17 @@ func (r *rig) line(l *words) string {
 		dir, name := r.split(l.arg(1))
 		return formatResult(r.do(0xa1, &canopyv1.Op{Subtree: 1, Cred: l.cred(), Call: &canopyv1.Op_Link{
 			Link: &canopyv1.LinkCall{Place: numberPlace(l.arg(0)), Dir: dir, Name: name}}}))
+	case "getacl":
+		res := r.m.Query(r.kv, &canopyv1.Op{Subtree: 1, Cred: l.cred(), Call: &canopyv1.Op_GetXattr{
+			GetXattr: &canopyv1.GetXattrCall{Place: r.place(l.arg(0)), Name: []byte("system.posix_acl_" + l.arg(1))}}})
+		if res.Error != 0 {
+			return formatResult(res)
+		}
+		a, err := parseACL(res.Data)
+		if err != nil {
+			return err.Error()
+		}
+		return a.String()
 	case "queues":
 		return r.queues()
 	case "sessions":

@@ -64,6 +64,9 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		if !who.isRoot() && !who.inGroup(gid) {
 			mode &^= setGID
 		}
+		if acl := o.aclOf([]byte(accessACLXattr)); *acl != nil {
+			*acl = chmodACL(*acl, mode)
+		}
 	}
 	if o.isDir() {
 		o.dir.Mode, o.dir.UID, o.dir.GID = mode, uid, gid

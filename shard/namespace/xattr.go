@@ -12,7 +12,7 @@ import (
 const (
 	MaxXattrNameBytes  = 255
 	MaxXattrValueBytes = 64 << 10
-	MaxXattrListBytes  = 64 << 10 // all names of an inode, each with its NUL
+	MaxXattrListBytes  = 64 << 10 // all names of an inode, those of ACLs too, each with its NUL
 )
 
 // Flags of setxattr(2).
@@ -63,7 +63,7 @@ func (b *batch) putXattrs(o *object, all []xattr) error {
 
 // xattrAccess checks the name space's rules: user.* as the object's permissions
 // say, and only on files and directories; trusted.* by root; security.* read by
-// all and written by root. Others, system.* among them, are not supported.
+// all and written by root. Others, all of system.* but ACLs, are not supported.
 func (i identity) xattrAccess(o *object, name []byte, want uint32) error {
 	prefix, rest, _ := bytes.Cut(name, []byte{'.'})
 	refused := fserr.NoData
@@ -91,7 +91,12 @@ func (i identity) xattrAccess(o *object, name []byte, want uint32) error {
 		if want == mayWrite && !i.isRoot() {
 			return fserr.Permission
 		}
+	case "system":
+		return fserr.NotSupported
 	default:
+		if err := i.accessObject(o, want); err != nil { // the kernel asks for it first
+			return err
+		}
 		return fserr.NotSupported
 	}
 	if len(rest) == 0 {
@@ -109,11 +114,14 @@ func checkXattrName(name []byte) error {
 
 func setXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetSetXattr()
-	if c.Flags&^(xattrCreate|xattrReplace) != 0 || c.Flags == xattrCreate|xattrReplace {
+	if c.Flags&^(xattrCreate|xattrReplace) != 0 {
 		return nil, fserr.Invalid
 	}
 	if err := checkXattrName(c.Name); err != nil {
 		return nil, err
+	}
+	if isACLXattr(c.Name) {
+		return b.setACL(op, c.Place, c.Name, c.Value)
 	}
 	if len(c.Value) > MaxXattrValueBytes {
 		return nil, fserr.TooBig
@@ -130,16 +138,16 @@ func setXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case exists && c.Flags == xattrCreate:
+	case exists && c.Flags&xattrCreate != 0:
 		return nil, fserr.Exist
-	case !exists && c.Flags == xattrReplace:
+	case !exists && c.Flags&xattrReplace != 0:
 		return nil, fserr.NoData
 	case exists && bytes.Equal(old, c.Value):
 		return b.answer(o), nil // as ext4: nothing changes, ctime neither
 	}
 	if !exists {
 		names := o.xattrNames()
-		if *names+uint32(len(c.Name))+1 > MaxXattrListBytes {
+		if *names+uint32(len(c.Name))+1 > MaxXattrListBytes-aclNameBytes {
 			return nil, fserr.NoSpace
 		}
 		*names += uint32(len(c.Name)) + 1
@@ -154,6 +162,9 @@ func removeXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetRemoveXattr()
 	if err := checkXattrName(c.Name); err != nil {
 		return nil, err
+	}
+	if isACLXattr(c.Name) {
+		return b.setACL(op, c.Place, c.Name, nil)
 	}
 	o, err := b.resolve(c.Place)
 	if err != nil {
@@ -218,6 +229,9 @@ func getXattr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if isACLXattr(c.Name) {
+		return v.getACL(o, c.Name)
+	}
 	if err := identityOf(op.Cred).xattrAccess(o, c.Name, mayRead); err != nil {
 		return nil, err
 	}
@@ -237,7 +251,7 @@ func listXattr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &canopyv1.Result{}
+	r := &canopyv1.Result{Data: o.appendACLNames(nil)}
 	if *o.xattrNames() == 0 {
 		return r, nil
 	}

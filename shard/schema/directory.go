@@ -28,6 +28,8 @@ type Header struct {
 	Removed       bool   // rmdir'd, an orphan: takes no names
 	XattrNames    uint32 // bytes of all xattr names, each with a NUL; 0: there are none
 	Layout        Layout // of files created here
+	ACL           ACL    // what the mode does not say
+	DefaultACL    ACL    // what is made in the directory gets
 }
 
 // Nlink returns the link count that stat shows: 0 for a removed directory.
@@ -38,9 +40,29 @@ func (h *Header) Nlink() uint32 {
 	return uint32(min(h.Subdirs+2, 1<<32-1))
 }
 
+const (
+	headerRemoved = 1 << iota
+	headerHasACL
+	headerHasDefaultACL
+)
+
+func (h *Header) flags() byte {
+	var f byte
+	if h.Removed {
+		f |= headerRemoved
+	}
+	if len(h.ACL) > 0 {
+		f |= headerHasACL
+	}
+	if len(h.DefaultACL) > 0 {
+		f |= headerHasDefaultACL
+	}
+	return f
+}
+
 // Append appends the header's encoding to dst.
 func (h *Header) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, boolByte(h.Removed))
+	dst = append(dst, valueVersion, h.flags())
 	for _, v := range [...]uint64{
 		uint64(h.Ino), uint64(h.Mode), uint64(h.UID), uint64(h.GID), h.Version, uint64(h.Parent),
 		uint64(h.ParentSubtree), h.Entries, h.Subdirs, h.Appeared, h.Displaced, uint64(h.MaxProbe), uint64(h.XattrNames),
@@ -56,13 +78,21 @@ func (h *Header) Append(dst []byte) []byte {
 	for _, f := range h.Fragments {
 		dst = putU64(putU64(dst, uint64(f.Lo)), uint64(f.Subtree))
 	}
-	return h.Layout.append(dst)
+	dst = h.Layout.append(dst)
+	if len(h.ACL) > 0 {
+		dst = h.ACL.append(dst)
+	}
+	if len(h.DefaultACL) > 0 {
+		dst = h.DefaultACL.append(dst)
+	}
+	return dst
 }
 
 // DecodeHeader reads what Header.Append wrote.
 func DecodeHeader(b []byte) (*Header, error) {
 	d := decode(b)
-	h := &Header{Removed: d.byte() != 0}
+	flags := d.byte()
+	h := &Header{Removed: flags&headerRemoved != 0}
 	h.Ino, h.Mode, h.UID, h.GID = base.Ino(d.u64()), d.u32(), d.u32(), d.u32()
 	h.Version, h.Parent, h.ParentSubtree = d.u64(), base.Ino(d.u64()), base.SubtreeID(d.u64())
 	h.Entries, h.Subdirs, h.Appeared = d.u64(), d.u64(), d.u64()
@@ -79,6 +109,12 @@ func DecodeHeader(b []byte) (*Header, error) {
 		}
 	}
 	h.Layout = d.layout()
+	if flags&headerHasACL != 0 {
+		h.ACL = d.acl()
+	}
+	if flags&headerHasDefaultACL != 0 {
+		h.DefaultACL = d.acl()
+	}
 	if !d.bad && h.Fragments.Check() != nil {
 		d.fail()
 	}

@@ -39,5 +39,8 @@
 package schema
 
 // FormatVersion is the version of all keys and values, and of the name hash. A
-// store of a newer version is refused; each change of the bytes raises it.
-const FormatVersion = 1
+// store of a newer version is refused; each change of the bytes raises it. What
+// an older version wrote is read as it is.
+//
+//   - 2: ACLs of inodes and headers.
+const FormatVersion = 2

@@ -192,6 +192,9 @@ func (n *Inode) String() string {
 	if len(n.Target) > 0 {
 		fmt.Fprintf(&b, " target=%q", n.Target)
 	}
+	if len(n.ACL) > 0 {
+		fmt.Fprintf(&b, " acl=%v", n.ACL)
+	}
 	if n.HasData {
 		b.WriteString(" data")
 	}
@@ -228,6 +231,12 @@ func (h *Header) String() string {
 	}
 	if h.XattrNames != 0 {
 		s += fmt.Sprintf(" xattrs=%d", h.XattrNames)
+	}
+	if len(h.ACL) > 0 {
+		s += fmt.Sprintf(" acl=%v", h.ACL)
+	}
+	if len(h.DefaultACL) > 0 {
+		s += fmt.Sprintf(" default=%v", h.DefaultACL)
 	}
 	if h.Removed {
 		s += " removed"

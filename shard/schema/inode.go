@@ -35,6 +35,7 @@ type Inode struct {
 	Version    uint64 // grows with every change
 	Target     []byte // symlinks only
 	XattrNames uint32 // bytes of all xattr names, each with a NUL; 0: there are none
+	ACL        ACL    // what the mode does not say; of no symlink
 	File              // regular files only
 }
 
@@ -80,6 +81,7 @@ const (
 	inodeHasCuts
 	inodeHasReservations
 	inodeHasXattrs
+	inodeHasACL
 )
 
 // Append appends the inode's encoding to dst.
@@ -98,6 +100,7 @@ func (n *Inode) flags() byte {
 	set(len(n.Cuts) > 0, inodeHasCuts)
 	set(len(n.Reservations) > 0, inodeHasReservations)
 	set(n.XattrNames > 0, inodeHasXattrs)
+	set(len(n.ACL) > 0, inodeHasACL)
 	return f
 }
 
@@ -115,6 +118,9 @@ func (n *Inode) append(dst []byte) []byte {
 	}
 	if f&inodeHasXattrs != 0 {
 		dst = putU64(dst, uint64(n.XattrNames))
+	}
+	if f&inodeHasACL != 0 {
+		dst = n.ACL.append(dst)
 	}
 	switch n.Mode & TypeMask {
 	case TypeLink:
@@ -170,6 +176,9 @@ func (d *decoder) inode(n *Inode) {
 	n.CtimeNS = n.BtimeNS + d.i64()
 	if f&inodeHasXattrs != 0 {
 		n.XattrNames = d.u32()
+	}
+	if f&inodeHasACL != 0 {
+		n.ACL = d.acl()
 	}
 	switch n.Mode & TypeMask {
 	case TypeLink:

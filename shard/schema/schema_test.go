@@ -45,6 +45,9 @@ func samples() []sample {
 	link := &Inode{Ino: 9, Mode: TypeLink | 0o777, Nlink: 1, SizeBytes: 2, Version: 1, Target: []byte("to")}
 	device := &Inode{Ino: 10, Mode: TypeChar | 0o600, Nlink: 1, Version: 1, Rdev: 259}
 	other := sampleFile()
+	listed, shared := *device, sampleHeader()
+	listed.ACL = ACL{{ACLUserObj, 6, 0}, {ACLUser, 4, 1000}, {ACLGroupObj, 0, 0}, {ACLGroup, 1, 70000}, {ACLMask, 5, 0}, {ACLOther, 0, 0}}
+	shared.ACL, shared.DefaultACL, shared.Removed = listed.ACL, listed.ACL[:3], true
 	other.DataID, other.Linkable, other.Cuts, other.Reservations, other.XattrNames = 5, true, nil, nil, 0
 	return []sample{
 		{"shard", ShardKey(1), &ShardState{1, "cluster", 1, 8, 2, 5000, 4000}, decoderOf(DecodeShardState)},
@@ -59,6 +62,8 @@ func samples() []sample {
 		{"inode", InodeKey(1, 1, file.Ino), file, decoderOf(DecodeInode)},
 		{"inode of a symlink", InodeKey(1, 1, 9), link, decoderOf(DecodeInode)},
 		{"inode of a device", InodeKey(1, 1, 10), device, decoderOf(DecodeInode)},
+		{"inode with an ACL", InodeKey(1, 1, 10), &listed, decoderOf(DecodeInode)},
+		{"header with ACLs", HeaderKey(1, 1, 1<<44|2), shared, decoderOf(DecodeHeader)},
 		{"inode with another's data", InodeKey(1, 1, 11), other, decoderOf(DecodeInode)},
 		{"orphan", OrphanKey(1, 1, file.Ino), &Orphan{99, file}, decoderOf(DecodeOrphan)},
 		{"orphan directory", OrphanKey(1, 1, 2), &Orphan{99, nil}, decoderOf(DecodeOrphan)},
@@ -70,7 +75,7 @@ func samples() []sample {
 	}
 }
 
-// TestGolden holds the bytes of format version 1. A change of testdata/golden is a
+// TestGolden holds the bytes of this format version. A change of testdata/golden is a
 // change of the format.
 func TestGolden(t *testing.T) {
 	datadriven.RunTest(t, "testdata/golden", func(t *testing.T, d *datadriven.TestData) string {

@@ -16,10 +16,11 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // FormatVersion is what this binary writes. A store of a newer one is refused.
-const FormatVersion = 1
+const FormatVersion = schema.FormatVersion
 
 const (
 	defaultCacheBytes    = 64 << 20

@@ -23,6 +23,55 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type AclKind int32
+
+const (
+	AclKind_ACL_NONE    AclKind = 0
+	AclKind_ACL_ACCESS  AclKind = 1
+	AclKind_ACL_DEFAULT AclKind = 2 // of a directory: what is made in it gets
+)
+
+// Enum value maps for AclKind.
+var (
+	AclKind_name = map[int32]string{
+		0: "ACL_NONE",
+		1: "ACL_ACCESS",
+		2: "ACL_DEFAULT",
+	}
+	AclKind_value = map[string]int32{
+		"ACL_NONE":    0,
+		"ACL_ACCESS":  1,
+		"ACL_DEFAULT": 2,
+	}
+)
+
+func (x AclKind) Enum() *AclKind {
+	p := new(AclKind)
+	*p = x
+	return p
+}
+
+func (x AclKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AclKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_common_proto_enumTypes[0].Descriptor()
+}
+
+func (AclKind) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_common_proto_enumTypes[0]
+}
+
+func (x AclKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AclKind.Descriptor instead.
+func (AclKind) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{0}
+}
+
 // Credential says for whom an operation is checked. Uid 0 passes permission
 // checks as root does on Linux.
 type Credential struct {
@@ -172,6 +221,7 @@ type Attr struct {
 	Layout        *Layout                `protobuf:"bytes,18,opt,name=layout,proto3" json:"layout,omitempty"`                               // regular files only
 	Subtree       uint64                 `protobuf:"varint,19,opt,name=subtree,proto3" json:"subtree,omitempty"`                            // of a directory: the subtree of its first fragment; of others: where the inode lives
 	Epoch         uint64                 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`                                // epoch of that subtree, as the answering shard believes
+	Acls          uint32                 `protobuf:"varint,30,opt,name=acls,proto3" json:"acls,omitempty"`                                  // AclKind bits: which ACLs there are beside mode
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,6 +392,13 @@ func (x *Attr) GetSubtree() uint64 {
 func (x *Attr) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Attr) GetAcls() uint32 {
+	if x != nil {
+		return x.Acls
 	}
 	return 0
 }
@@ -679,7 +736,7 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x05Place\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\fR\x04name\"\x86\x04\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\"\x9a\x04\n" +
 	"\x04Attr\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x14\n" +
@@ -702,7 +759,8 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\adata_id\x18\x11 \x01(\x04R\x06dataId\x12)\n" +
 	"\x06layout\x18\x12 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\x12\x18\n" +
 	"\asubtree\x18\x13 \x01(\x04R\asubtree\x12\x14\n" +
-	"\x05epoch\x18\x14 \x01(\x04R\x05epoch\"8\n" +
+	"\x05epoch\x18\x14 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04acls\x18\x1e \x01(\rR\x04acls\"8\n" +
 	"\x03Cut\x12\x1d\n" +
 	"\n" +
 	"size_epoch\x18\x01 \x01(\x04R\tsizeEpoch\x12\x12\n" +
@@ -730,7 +788,12 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"free_bytes\x18\x02 \x01(\x04R\tfreeBytes\x12\x14\n" +
 	"\x05files\x18\x03 \x01(\x04R\x05files\x12\x1d\n" +
 	"\n" +
-	"free_files\x18\x04 \x01(\x04R\tfreeFilesB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"free_files\x18\x04 \x01(\x04R\tfreeFiles*8\n" +
+	"\aAclKind\x12\f\n" +
+	"\bACL_NONE\x10\x00\x12\x0e\n" +
+	"\n" +
+	"ACL_ACCESS\x10\x01\x12\x0f\n" +
+	"\vACL_DEFAULT\x10\x02B3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_common_proto_rawDescOnce sync.Once
@@ -744,22 +807,24 @@ func file_api_canopy_v1_common_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_common_proto_rawDescData
 }
 
+var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_api_canopy_v1_common_proto_goTypes = []any{
-	(*Credential)(nil),      // 0: canopy.v1.Credential
-	(*Place)(nil),           // 1: canopy.v1.Place
-	(*Attr)(nil),            // 2: canopy.v1.Attr
-	(*Cut)(nil),             // 3: canopy.v1.Cut
-	(*Layout)(nil),          // 4: canopy.v1.Layout
-	(*LayoutComponent)(nil), // 5: canopy.v1.LayoutComponent
-	(*DirEntry)(nil),        // 6: canopy.v1.DirEntry
-	(*StatFs)(nil),          // 7: canopy.v1.StatFs
+	(AclKind)(0),            // 0: canopy.v1.AclKind
+	(*Credential)(nil),      // 1: canopy.v1.Credential
+	(*Place)(nil),           // 2: canopy.v1.Place
+	(*Attr)(nil),            // 3: canopy.v1.Attr
+	(*Cut)(nil),             // 4: canopy.v1.Cut
+	(*Layout)(nil),          // 5: canopy.v1.Layout
+	(*LayoutComponent)(nil), // 6: canopy.v1.LayoutComponent
+	(*DirEntry)(nil),        // 7: canopy.v1.DirEntry
+	(*StatFs)(nil),          // 8: canopy.v1.StatFs
 }
 var file_api_canopy_v1_common_proto_depIdxs = []int32{
-	3, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
-	4, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
-	5, // 2: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
-	2, // 3: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
+	4, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
+	5, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
+	6, // 2: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
+	3, // 3: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
 	4, // [4:4] is the sub-list for method output_type
 	4, // [4:4] is the sub-list for method input_type
 	4, // [4:4] is the sub-list for extension type_name
@@ -777,13 +842,14 @@ func file_api_canopy_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_common_proto_rawDesc), len(file_api_canopy_v1_common_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_api_canopy_v1_common_proto_goTypes,
 		DependencyIndexes: file_api_canopy_v1_common_proto_depIdxs,
+		EnumInfos:         file_api_canopy_v1_common_proto_enumTypes,
 		MessageInfos:      file_api_canopy_v1_common_proto_msgTypes,
 	}.Build()
 	File_api_canopy_v1_common_proto = out.File

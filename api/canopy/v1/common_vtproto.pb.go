@@ -162,6 +162,13 @@ func (m *Attr) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Acls != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Acls))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf0
+	}
 	if m.Epoch != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Epoch))
 		i--
@@ -667,6 +674,9 @@ func (m *Attr) SizeVT() (n int) {
 	}
 	if m.Epoch != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Epoch))
+	}
+	if m.Acls != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Acls))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1467,6 +1477,25 @@ func (m *Attr) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Epoch |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 30:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Acls", wireType)
+			}
+			m.Acls = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Acls |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -1213,11 +1213,12 @@ type CreateCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
 	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`           // permission bits, umask already applied
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`           // permission bits
 	Exclusive     bool                   `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"` // O_EXCL: an existing name is EXIST; without it, it is the answer (flag existed)
 	Truncate      bool                   `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`   // O_TRUNC of an existing file
 	Ino           uint64                 `protobuf:"varint,6,opt,name=ino,proto3" json:"ino,omitempty"`             // chosen by the client from a granted range; 0: the server allocates
 	Anonymous     bool                   `protobuf:"varint,7,opt,name=anonymous,proto3" json:"anonymous,omitempty"` // O_TMPFILE: no name; the inode starts as an orphan of dir
+	Umask         uint32                 `protobuf:"varint,20,opt,name=umask,proto3" json:"umask,omitempty"`        // taken off mode, unless dir has a default ACL
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1301,12 +1302,20 @@ func (x *CreateCall) GetAnonymous() bool {
 	return false
 }
 
+func (x *CreateCall) GetUmask() uint32 {
+	if x != nil {
+		return x.Umask
+	}
+	return 0
+}
+
 type MkdirCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
 	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
 	Ino           uint64                 `protobuf:"varint,4,opt,name=ino,proto3" json:"ino,omitempty"`
+	Umask         uint32                 `protobuf:"varint,20,opt,name=umask,proto3" json:"umask,omitempty"` // as of CreateCall
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1369,6 +1378,13 @@ func (x *MkdirCall) GetIno() uint64 {
 	return 0
 }
 
+func (x *MkdirCall) GetUmask() uint32 {
+	if x != nil {
+		return x.Umask
+	}
+	return 0
+}
+
 type MknodCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -1376,6 +1392,7 @@ type MknodCall struct {
 	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"` // with file type
 	Rdev          uint64                 `protobuf:"varint,4,opt,name=rdev,proto3" json:"rdev,omitempty"`
 	Ino           uint64                 `protobuf:"varint,5,opt,name=ino,proto3" json:"ino,omitempty"`
+	Umask         uint32                 `protobuf:"varint,20,opt,name=umask,proto3" json:"umask,omitempty"` // as of CreateCall
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1441,6 +1458,13 @@ func (x *MknodCall) GetRdev() uint64 {
 func (x *MknodCall) GetIno() uint64 {
 	if x != nil {
 		return x.Ino
+	}
+	return 0
+}
+
+func (x *MknodCall) GetUmask() uint32 {
+	if x != nil {
+		return x.Umask
 	}
 	return 0
 }
@@ -1872,6 +1896,8 @@ func (x *SetAttrCall) GetReport() *ReportSizeCall {
 	return nil
 }
 
+// SetXattrCall: system.posix_acl_access and system.posix_acl_default are the ACLs,
+// in the kernel's form (version 2).
 type SetXattrCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
@@ -3118,7 +3144,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\rListXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\f\n" +
 	"\n" +
-	"StatFsCall\"\xb0\x01\n" +
+	"StatFsCall\"\xc6\x01\n" +
 	"\n" +
 	"CreateCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
@@ -3127,18 +3153,21 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\texclusive\x18\x04 \x01(\bR\texclusive\x12\x1a\n" +
 	"\btruncate\x18\x05 \x01(\bR\btruncate\x12\x10\n" +
 	"\x03ino\x18\x06 \x01(\x04R\x03ino\x12\x1c\n" +
-	"\tanonymous\x18\a \x01(\bR\tanonymous\"W\n" +
+	"\tanonymous\x18\a \x01(\bR\tanonymous\x12\x14\n" +
+	"\x05umask\x18\x14 \x01(\rR\x05umask\"m\n" +
 	"\tMkdirCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x10\n" +
-	"\x03ino\x18\x04 \x01(\x04R\x03ino\"k\n" +
+	"\x03ino\x18\x04 \x01(\x04R\x03ino\x12\x14\n" +
+	"\x05umask\x18\x14 \x01(\rR\x05umask\"\x81\x01\n" +
 	"\tMknodCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x12\n" +
 	"\x04rdev\x18\x04 \x01(\x04R\x04rdev\x12\x10\n" +
-	"\x03ino\x18\x05 \x01(\x04R\x03ino\"]\n" +
+	"\x03ino\x18\x05 \x01(\x04R\x03ino\x12\x14\n" +
+	"\x05umask\x18\x14 \x01(\rR\x05umask\"]\n" +
 	"\vSymlinkCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x16\n" +

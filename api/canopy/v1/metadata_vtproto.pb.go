@@ -1362,6 +1362,13 @@ func (m *CreateCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Umask != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Umask))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if m.Anonymous {
 		i--
 		if m.Anonymous {
@@ -1447,6 +1454,13 @@ func (m *MkdirCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Umask != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Umask))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if m.Ino != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Ino))
 		i--
@@ -1501,6 +1515,13 @@ func (m *MknodCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Umask != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Umask))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
 	}
 	if m.Ino != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Ino))
@@ -3623,6 +3644,9 @@ func (m *CreateCall) SizeVT() (n int) {
 	if m.Anonymous {
 		n += 2
 	}
+	if m.Umask != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Umask))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3645,6 +3669,9 @@ func (m *MkdirCall) SizeVT() (n int) {
 	}
 	if m.Ino != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Ino))
+	}
+	if m.Umask != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Umask))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3671,6 +3698,9 @@ func (m *MknodCall) SizeVT() (n int) {
 	}
 	if m.Ino != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Ino))
+	}
+	if m.Umask != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Umask))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6846,6 +6876,25 @@ func (m *CreateCall) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Anonymous = bool(v != 0)
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Umask", wireType)
+			}
+			m.Umask = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Umask |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6984,6 +7033,25 @@ func (m *MkdirCall) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Ino |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Umask", wireType)
+			}
+			m.Umask = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Umask |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -7145,6 +7213,25 @@ func (m *MknodCall) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Ino |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Umask", wireType)
+			}
+			m.Umask = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Umask |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
