@@ -17,8 +17,7 @@ const (
 	modeType = syscall.S_IFMT
 )
 
-// Create makes and opens a regular file. mode has permission bits, umask
-// applied; flags are those of open(2): O_EXCL, O_TRUNC, access mode, O_APPEND,
+// Create makes and opens a regular file. mode has permission bits; flags are those of open(2): O_EXCL, O_TRUNC, access mode, O_APPEND,
 // O_SYNC, O_DSYNC count. Like Open it checks no permission of a file that is
 // there already.
 func (c *Client) Create(ctx context.Context, cred Cred, dir *Inode, name string, mode, flags uint32) (Created, error) {
@@ -37,6 +36,7 @@ func (c *Client) CreateAnonymous(ctx context.Context, cred Cred, dir *Inode, mod
 func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32, call *canopyv1.CreateCall) (Created, error) {
 	asked := time.Now()
 	op := dir.op(cred)
+	call.Umask = cred.Umask
 	op.Call = &canopyv1.Op_Create{Create: call}
 	res, err := c.do(ctx, opCreate, op)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Client) made(ctx context.Context, kind opKind, op *canopyv1.Op, dir *In
 // Mkdir makes a directory. The Inode holds a reference.
 func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32) (n *Inode, attr, dirAttr *Attr, err error) {
 	op := dir.op(cred)
-	op.Call = &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode & 0o7777}}
+	op.Call = &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode & 0o7777, Umask: cred.Umask}}
 	return c.made(ctx, opMkdir, op, dir, name)
 }
 
@@ -95,7 +95,7 @@ func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, 
 // holds a reference.
 func (c *Client) Mknod(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32, rdev uint64) (n *Inode, attr, dirAttr *Attr, err error) {
 	op := dir.op(cred)
-	op.Call = &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode, Rdev: rdev}}
+	op.Call = &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode, Rdev: rdev, Umask: cred.Umask}}
 	return c.made(ctx, opMknod, op, dir, name)
 }
 

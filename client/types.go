@@ -43,6 +43,9 @@ type Config struct {
 type Cred struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary groups
+	// Umask is taken off the modes of what is made, unless the directory has a
+	// default ACL.
+	Umask uint32
 }
 
 // Attr is what stat shows. An *Attr that a call returned is shared: read it,

@@ -11,13 +11,19 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
-// Open implements fuse.RawFileSystem. The kernel has checked permissions. That a
+// Open implements fuse.RawFileSystem. The kernel has checked permissions, by the
+// mode alone if the mount shows no ACLs: then the server checks those. That a
 // handle appends is this side's business: what comes through its mapping does not.
 func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	c := f.begin(opOpen, cancel, &in.InHeader)
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return c.end(estale)
+	}
+	if !f.options.ACL && n.acls.Load() != 0 {
+		if s := f.mayOpen(c, n.inode, in.Flags); !s.Ok() {
+			return c.end(s)
+		}
 	}
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
 		if s := f.killPrivilege(c, n); !s.Ok() {

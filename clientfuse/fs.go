@@ -91,6 +91,8 @@ func (f *fileSystem) fill(n *node, a *client.Attr, parent uint64, out *fuse.Entr
 // saw keeps what is used as a hint later.
 func (n *node) saw(a *client.Attr) {
 	n.mode.Store(a.GetMode())
+	n.acls.Store(a.GetAcls())
+	n.sawAt.Store(time.Since(clockStart).Nanoseconds())
 	n.data.Store(a.GetDataVersion())
 }
 
@@ -172,6 +174,7 @@ func (f *fileSystem) getAttr(c *call, id uint64) (*client.Attr, fuse.Status) {
 	}
 	if a := c.last.attrOf(n, c.start); a != nil {
 		f.pass(c, n)
+		f.keepACLs(c, aclsOf(n, a, c.last.asked, c.last.at))
 		return a, fuse.OK
 	}
 	a, err := f.beginWalk(c, n)
@@ -179,6 +182,7 @@ func (f *fileSystem) getAttr(c *call, id uint64) (*client.Attr, fuse.Status) {
 		return nil, errno(err)
 	}
 	n.saw(a)
+	f.keepACLs(c, aclsOf(n, a, c.start, time.Now()))
 	return a, fuse.OK
 }
 

@@ -68,7 +68,7 @@ func (m *memFS) newNode(mode uint32, cred client.Cred, dir *memNode) *memNode {
 	m.lastIno++
 	now := m.now()
 	n := &memNode{fs: m, names: make(map[string]*memName), blocks: make(map[int64]*[memBlock]byte), xattrs: make(map[string][]byte), parent: dir}
-	n.attr = canopyv1.Attr{Ino: m.lastIno, Mode: mode, Nlink: 1, Uid: cred.UID, Gid: cred.GID,
+	n.attr = canopyv1.Attr{Ino: m.lastIno, Mode: mode &^ cred.Umask, Nlink: 1, Uid: cred.UID, Gid: cred.GID,
 		AtimeNs: now, MtimeNs: now, CtimeNs: now, BtimeNs: now, DataVersion: 1}
 	if n.IsDir() {
 		n.attr.Nlink = 2
@@ -87,7 +87,8 @@ func (m *memFS) hold(n *memNode) *memNode { m.refs[n.attr.Ino]++; return n }
 func (n *memNode) copyAttr() *client.Attr {
 	return &canopyv1.Attr{Ino: n.attr.Ino, Mode: n.attr.Mode, Nlink: n.attr.Nlink, Uid: n.attr.Uid, Gid: n.attr.Gid,
 		Rdev: n.attr.Rdev, Size: n.attr.Size, Blocks: uint64(len(n.blocks)) * memBlock / 512, AtimeNs: n.attr.AtimeNs,
-		MtimeNs: n.attr.MtimeNs, CtimeNs: n.attr.CtimeNs, BtimeNs: n.attr.BtimeNs, DataVersion: n.attr.DataVersion}
+		MtimeNs: n.attr.MtimeNs, CtimeNs: n.attr.CtimeNs, BtimeNs: n.attr.BtimeNs, DataVersion: n.attr.DataVersion,
+		Acls: n.attr.Acls}
 }
 
 func (n *memNode) touch() { n.attr.MtimeNs = n.fs.now(); n.attr.CtimeNs = n.attr.MtimeNs }

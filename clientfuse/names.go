@@ -8,9 +8,14 @@ import (
 	"github.com/canopyfs/canopy/client"
 )
 
-// With DONT_MASK (K1) requests carry the mode as the program gave it, and the
-// umask beside it.
-func masked(mode, umask uint32) uint32 { return mode &^ (umask & 0777) }
+// maker returns for whom the server is to make something. With DONT_MASK (K1)
+// requests carry the mode as the program gave it, and the umask beside it: whether
+// it counts hangs on the directory's default ACL, which the server knows.
+func (c *call) maker(umask uint32) client.Cred {
+	cred := c.cred()
+	cred.Umask = umask & 0777
+	return cred
+}
 
 // made answers a request that made a name.
 func (f *fileSystem) made(n inode, a *client.Attr, err error, dir uint64, out *fuse.EntryOut) fuse.Status {
@@ -30,7 +35,7 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string
 	}
 	dir.nameChanges.begin()
 	defer dir.nameChanges.end()
-	n, a, err := f.backend.Mkdir(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask))
+	n, a, err := f.backend.Mkdir(c, c.maker(in.Umask), dir.inode, name, in.Mode&07777)
 	return c.end(f.made(n, a, err, dir.id, out))
 }
 
@@ -43,7 +48,7 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 	}
 	dir.nameChanges.begin()
 	defer dir.nameChanges.end()
-	n, a, err := f.backend.Mknod(c, c.cred(), dir.inode, name, masked(in.Mode, in.Umask), uint64(in.Rdev))
+	n, a, err := f.backend.Mknod(c, c.maker(in.Umask), dir.inode, name, in.Mode, uint64(in.Rdev))
 	return c.end(f.made(n, a, err, dir.id, out))
 }
 
@@ -145,7 +150,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	}
 	dir.nameChanges.begin()
 	defer dir.nameChanges.end()
-	made, err := f.backend.Create(c, c.cred(), dir.inode, name, masked(in.Mode&07777, in.Umask), in.Flags&^syscall.O_APPEND)
+	made, err := f.backend.Create(c, c.maker(in.Umask), dir.inode, name, in.Mode&07777, in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		s := errno(err)
 		if s != fuse.ENOENT && in.Flags&syscall.O_EXCL == 0 && notAFile(s) {
@@ -154,7 +159,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 		return c.end(s)
 	}
 	if made.existed {
-		if s := f.mayOpen(c, made, in.Flags); !s.Ok() {
+		if s := f.mayOpenMade(c, made, in.Flags); !s.Ok() {
 			f.giveUp(c, made)
 			return c.end(s)
 		}
@@ -173,12 +178,17 @@ func notAFile(s fuse.Status) bool {
 	return s == fuse.Status(syscall.EEXIST) || s == fuse.Status(syscall.ELOOP)
 }
 
-// mayOpen checks what the kernel would have, had it seen the file that another
+// mayOpenMade checks what the kernel would have, had it seen the file that another
 // mount made between its lookup and this create.
-func (f *fileSystem) mayOpen(c *call, made created, flags uint32) fuse.Status {
+func (f *fileSystem) mayOpenMade(c *call, made created, flags uint32) fuse.Status {
 	if made.attr.GetMode()&syscall.S_IFMT != syscall.S_IFREG {
 		return estale
 	}
+	return f.mayOpen(c, made.inode, flags)
+}
+
+// mayOpen asks the server for the permission to open.
+func (f *fileSystem) mayOpen(c *call, n inode, flags uint32) fuse.Status {
 	if c.uid == 0 {
 		return fuse.OK
 	}
@@ -189,7 +199,7 @@ func (f *fileSystem) mayOpen(c *call, made created, flags uint32) fuse.Status {
 	case syscall.O_RDWR:
 		mask = fuse.R_OK | fuse.W_OK
 	}
-	return errno(f.backend.Access(c, c.cred(), made.inode, mask))
+	return errno(f.backend.Access(c, c.cred(), n, mask))
 }
 
 func (f *fileSystem) giveUp(c *call, made created) {
@@ -212,7 +222,7 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 	if dir == nil {
 		return c.end(estale)
 	}
-	made, err := f.backend.CreateAnonymous(c, c.cred(), dir.inode, masked(in.Mode&07777, in.Umask), in.Flags&^syscall.O_APPEND)
+	made, err := f.backend.CreateAnonymous(c, c.maker(in.Umask), dir.inode, in.Mode&07777, in.Flags&^syscall.O_APPEND)
 	if err != nil {
 		return c.end(errno(err))
 	}

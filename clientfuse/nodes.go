@@ -16,6 +16,8 @@ type node struct {
 
 	// What the last attributes told: used as hints, never as answers.
 	mode    atomic.Uint32 // st_mode
+	acls    atomic.Uint32 // which ACLs there are
+	sawAt   atomic.Int64  // when that was, in ns since clockStart
 	data    atomic.Uint64 // data version
 	parent  atomic.Uint64 // node id of the directory where it was last seen
 	cached  atomic.Uint64 // data version of what the kernel's pages hold, plus 1; 0: unknown

@@ -31,11 +31,11 @@ func newTestFS(t *testing.T) (*fileSystem, *memFS) {
 	return f, m
 }
 
-// TestNegotiatedFlags (K1) asks go-fuse what it answers to a kernel that offers
-// everything.
-func TestNegotiatedFlags(t *testing.T) {
+// negotiate returns what such a mount answers to a kernel that offers everything.
+func negotiate(t *testing.T, o mountopt.Options) (init []byte) {
+	t.Helper()
 	f, _ := newTestFS(t)
-	p := fuse.NewProtocolServer(f, mountopt.Default().FuseOptions(slog.New(slog.DiscardHandler)))
+	p := fuse.NewProtocolServer(f, o.FuseOptions(slog.New(slog.DiscardHandler)))
 	in := make([]byte, 104)
 	binary.NativeEndian.PutUint32(in[0:], 104)
 	binary.NativeEndian.PutUint32(in[4:], 26) // INIT
@@ -47,8 +47,17 @@ func TestNegotiatedFlags(t *testing.T) {
 	if n, s := p.HandleRequest([][]byte{in}, [][]byte{out}); !s.Ok() || n < 64 {
 		t.Fatalf("INIT: %d bytes, %v", n, s)
 	}
-	init := out[16:]
-	flags := uint64(binary.NativeEndian.Uint32(init[12:])) | uint64(binary.NativeEndian.Uint32(init[32:]))<<32
+	return out[16:]
+}
+
+func initFlags(init []byte) uint64 {
+	return uint64(binary.NativeEndian.Uint32(init[12:])) | uint64(binary.NativeEndian.Uint32(init[32:]))<<32
+}
+
+// TestNegotiatedFlags (K1, K3): what is negotiated, and what never is.
+func TestNegotiatedFlags(t *testing.T) {
+	init := negotiate(t, mountopt.Default())
+	flags := initFlags(init)
 	for name, bit := range map[string]uint64{
 		"PARALLEL_DIROPS": fuse.CAP_PARALLEL_DIROPS, "DONT_MASK": fuse.CAP_DONT_MASK,
 		"HANDLE_KILLPRIV_V2": fuse.CAP_HANDLE_KILLPRIV_V2, "ATOMIC_O_TRUNC": fuse.CAP_ATOMIC_O_TRUNC,
@@ -71,6 +80,9 @@ func TestNegotiatedFlags(t *testing.T) {
 		if flags&bit != 0 {
 			t.Errorf("%s is negotiated", name)
 		}
+	}
+	if initFlags(negotiate(t, mountopt.Options{ACL: true}))&fuse.CAP_POSIX_ACL == 0 {
+		t.Error("POSIX_ACL is not negotiated with the option acl")
 	}
 	if maxWrite := binary.NativeEndian.Uint32(init[20:]); maxWrite != 1<<20 {
 		t.Errorf("max_write %d", maxWrite)

@@ -42,6 +42,7 @@ type lastCall struct {
 	handles       int32 // open for writing on found, by this very call
 
 	walk pathWalk
+	acls knownACLs
 }
 
 const threadSlots = 256

@@ -107,6 +107,7 @@ func (f *fileSystem) lookupName(c *call, dir *node, name string, out *fuse.Entry
 	}
 	if err == nil {
 		next.found = f.found(n, next.attr, dir.id, out)
+		next.acls = aclsOf(next.found, next.attr, next.asked, next.at)
 	}
 	if f.sameCalls(c) && (err == nil || errno(err) == fuse.ENOENT) {
 		f.sameCall.put(next)

@@ -4,19 +4,20 @@ import (
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-
-	"github.com/canopyfs/canopy/clientfuse/mountopt"
 )
 
 // GetXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	c := f.begin(opGetXattr, cancel, h)
-	if s := mountopt.XattrStatus(name); !s.Ok() {
+	if s := f.options.XattrStatus(name); !s.Ok() {
 		return 0, c.end(s)
 	}
 	n := f.nodes.get(h.NodeId)
 	if n == nil {
 		return 0, c.end(estale)
+	}
+	if kind := aclKind(name); kind != 0 && f.lacksACL(c, n, kind) {
+		return 0, c.end(fuse.ENODATA)
 	}
 	value, err := f.backend.GetXattr(c, c.cred(), n.inode, name)
 	if err != nil {
@@ -36,7 +37,7 @@ func fit(dest, value []byte) (uint32, fuse.Status) {
 }
 
 // ListXAttr implements fuse.RawFileSystem. Attributes of the trusted class are
-// shown to the superuser only, as ext4 does.
+// shown to the superuser only, as ext4 does, and none that this mount denies.
 func (f *fileSystem) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
 	c := f.begin(opListXattr, cancel, h)
 	n := f.nodes.get(h.NodeId)
@@ -49,7 +50,7 @@ func (f *fileSystem) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []
 	}
 	var list []byte
 	for _, name := range names {
-		if c.uid != 0 && strings.HasPrefix(name, "trusted.") {
+		if c.uid != 0 && strings.HasPrefix(name, "trusted.") || !f.options.XattrStatus(name).Ok() {
 			continue
 		}
 		list = append(append(list, name...), 0)
@@ -61,25 +62,29 @@ func (f *fileSystem) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []
 // SetXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
 	c := f.begin(opSetXattr, cancel, &in.InHeader)
-	if s := mountopt.XattrStatus(name); !s.Ok() {
+	if s := f.options.XattrStatus(name); !s.Ok() {
 		return c.end(s)
 	}
 	n := f.nodes.get(in.NodeId)
 	if n == nil {
 		return c.end(estale)
 	}
+	n.inodeChanges.begin() // an ACL changes the mode
+	defer n.inodeChanges.end()
 	return c.end(errno(f.backend.SetXattr(c, c.cred(), n.inode, name, value, in.Flags)))
 }
 
 // RemoveXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	c := f.begin(opRemoveXattr, cancel, h)
-	if s := mountopt.XattrStatus(name); !s.Ok() {
+	if s := f.options.XattrStatus(name); !s.Ok() {
 		return c.end(s)
 	}
 	n := f.nodes.get(h.NodeId)
 	if n == nil {
 		return c.end(estale)
 	}
+	n.inodeChanges.begin()
+	defer n.inodeChanges.end()
 	return c.end(errno(f.backend.RemoveXattr(c, c.cred(), n.inode, name)))
 }

@@ -45,6 +45,15 @@ const capabilities uint64 = fuse.CAP_ATOMIC_O_TRUNC |
 // times of its own (K1), passthrough and id-mapped mounts are not served.
 const refused uint64 = fuse.CAP_WRITEBACK_CACHE | fuse.CAP_PASSTHROUGH | fuse.CAP_ALLOW_IDMAP
 
+// capabilities are those of the mount: the kernel checks by ACLs only if it was
+// asked to, for it asks for the ACL of all that somebody else owns.
+func (o Options) capabilities() uint64 {
+	if o.ACL {
+		return capabilities | fuse.CAP_POSIX_ACL
+	}
+	return capabilities
+}
+
 // FuseOptions returns how go-fuse is to serve such a mount, but for the mount
 // itself (see Serve).
 func (o Options) FuseOptions(logger *slog.Logger) *fuse.MountOptions {
@@ -53,7 +62,7 @@ func (o Options) FuseOptions(logger *slog.Logger) *fuse.MountOptions {
 		MaxBackground:        maxBackground,
 		MaxWrite:             MaxWriteBytes,
 		Name:                 Subtype,
-		ExtraCapabilities:    capabilities,
+		ExtraCapabilities:    o.capabilities(),
 		DisabledCapabilities: refused,
 		DisableSplice:        true, // answers are in memory: a pipe would be a detour
 		Logger:               slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
@@ -69,12 +78,23 @@ func (o Options) AttrTimeout() time.Duration { return o.Relaxed }
 // XattrStatus answers a question about an extended attribute that needs no
 // server, or OK (FUSE K3): a kernel that is told EOPNOTSUPP for a label or an ACL
 // asks twice in all, one that is told ENODATA asks for every file.
-func XattrStatus(name string) fuse.Status {
-	if name == "security.selinux" || strings.HasPrefix(name, "system.") {
-		return fuse.Status(syscall.EOPNOTSUPP)
+func (o Options) XattrStatus(name string) fuse.Status {
+	switch {
+	case name == AccessACL || name == DefaultACL:
+		if o.ACL {
+			return fuse.OK
+		}
+	case name != "security.selinux" && !strings.HasPrefix(name, "system."):
+		return fuse.OK
 	}
-	return fuse.OK
+	return fuse.Status(syscall.EOPNOTSUPP)
 }
+
+// Names of POSIX ACLs as extended attributes.
+const (
+	AccessACL  = "system.posix_acl_access"
+	DefaultACL = "system.posix_acl_default"
+)
 
 // OpenFlags returns the FOPEN flags for a file opened with open(2)'s flags.
 // keep says that the bytes are those of the last open (K7).

@@ -36,7 +36,7 @@ func TestSet(t *testing.T) {
 
 func TestSetRefusesAndChangesNothing(t *testing.T) {
 	for _, list := range []string{"ro,what", "consistency=", "consistency=relaxed=0s", "consistency=relaxed=-1s",
-		"consistency=lax", "subdir=x", "acl", "ro=1x,foo=bar", "max_read=1"} {
+		"consistency=lax", "subdir=x", "acl=1", "ro=1x,foo=bar", "max_read=1"} {
 		var o Options
 		if err := o.Set("noexec," + list); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", list, err)
@@ -51,7 +51,7 @@ func TestSetRefusesAndChangesNothing(t *testing.T) {
 func TestStringIsTakenBySet(t *testing.T) {
 	for _, o := range []Options{
 		{}, {ReadOnly: true, AllowOther: true}, {NoDev: true, NoSuid: true, Relaxed: time.Minute, Subdir: "/x/y"},
-		{Synchronous: true, SynchronousDirectory: true, RelativeAtime: true, StrictAtime: true, NoDirAtime: true},
+		{ACL: true}, {Synchronous: true, SynchronousDirectory: true, RelativeAtime: true, StrictAtime: true, NoDirAtime: true},
 	} {
 		var back Options
 		if err := back.Set(o.String()); err != nil || back != o {

@@ -27,6 +27,9 @@ type Options struct {
 	// AllowOther lets users other than the mounting one in; permission bits
 	// decide what they may do (default_permissions is always on, FUSE K2).
 	AllowOther bool
+	// ACL shows POSIX ACLs, and lets the kernel check permissions by them (FUSE K3).
+	// The server does so in any case.
+	ACL bool
 	// Relaxed is how long names and attributes may be kept; 0 is strict.
 	Relaxed time.Duration
 	// Subdir is the directory of the namespace that is mounted, "/" or "" for all.
@@ -58,6 +61,7 @@ func bits() []bit {
 		{func(o *Options) *bool { return &o.RelativeAtime }, unix.MS_RELATIME, "relatime", "norelatime"},
 		{func(o *Options) *bool { return &o.StrictAtime }, unix.MS_STRICTATIME, "strictatime", "nostrictatime"},
 		{func(o *Options) *bool { return &o.AllowOther }, 0, "allow_other", "allow_root_only"},
+		{func(o *Options) *bool { return &o.ACL }, 0, "acl", "noacl"},
 	}
 }
 
@@ -101,8 +105,6 @@ func (o *Options) set(option string) error {
 	switch {
 	case ignored(name):
 		return nil
-	case name == "acl":
-		return fmt.Errorf("option acl: POSIX ACLs are not supported by this version")
 	case name == "consistency":
 		return o.setConsistency(value)
 	case name == "subdir":

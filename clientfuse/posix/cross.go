@@ -43,6 +43,7 @@ func RunCrossMount(t *testing.T, a, b string) {
 		{"mapping", crossMapping},
 		{"parallel ranges", crossRanges},
 		{"permission", crossPermission},
+		{"acl", crossACL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			name := "cross-" + strings.ReplaceAll(c.name, " ", "-")

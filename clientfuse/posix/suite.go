@@ -44,6 +44,7 @@ func Run(t *testing.T, dir string) {
 		{"mapping", mappingChecks()},
 		{"xattr", xattrChecks()},
 		{"permission", permissionChecks()},
+		{"acl", aclChecks()},
 		{"lock", lockChecks()},
 	} {
 		t.Run(group.name, func(t *testing.T) { runChecks(t, dir, group.name, group.checks) })

@@ -29,7 +29,7 @@ func newCommand() *cobra.Command {
 umount(8) ends it.
 
 Options behind -o: ro, noatime, nodiratime, relatime, strictatime, sync, dirsync,
-nodev, nosuid, noexec, allow_other, consistency=strict or
+nodev, nosuid, noexec, allow_other, acl, consistency=strict or
 consistency=relaxed=DURATION, subdir=/path.`,
 		Example: `  clientfuse ./mnt
   clientfuse --cluster 10.0.0.1:7100,10.0.0.2:7100 -o ro,consistency=relaxed=1s /mnt/canopy`,

@@ -40,8 +40,8 @@ func (c *cluster) secondMount(t *testing.T, flags ...string) string {
 
 func TestPOSIX(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, true)
-	other := c.secondMount(t)
+	c := newCluster(t, true, "-o", "acl")
+	other := c.secondMount(t, "-o", "acl")
 	// In a process of its own: the suites set the umask, which the processes that
 	// other tests start would inherit, and open files that these would keep open.
 	cmd := exec.Command(bin("posix.test"), "-test.v", "-test.run", "^TestGivenDirectory$")
@@ -57,6 +57,59 @@ func TestPOSIX(t *testing.T) {
 		}
 	}
 	c.mdsctl(t, "fsck")
+}
+
+// TestACLMounts: an ACL that was set through a mount that shows them counts on one
+// that does not, and on one that keeps attributes.
+func TestACLMounts(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true, "-o", "acl")
+	plain, kept := c.secondMount(t), c.secondMount(t, "-o", "acl,consistency=relaxed=1s")
+	dir := filepath.Join(c.mount, "d")
+	file := filepath.Join(dir, "f")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(dir, 0o755))
+	must(os.Chmod(dir, 0o755))
+	must(os.WriteFile(file, []byte("text"), 0o644))
+	reads := func(mount string, uid uint32) error {
+		cmd := exec.Command("cat", filepath.Join(mount, "d", "f"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		return cmd.Run()
+	}
+	for _, mount := range []string{c.mount, plain, kept} {
+		must(reads(mount, 1001))
+	}
+	// u::rw-, u:1001:---, g::r--, m::rw-, o::r--
+	const denied = "\x02\x00\x00\x00\x01\x00\x06\x00\xff\xff\xff\xff\x02\x00\x00\x00\xe9\x03\x00\x00\x04\x00\x04\x00\xff\xff\xff\xff" +
+		"\x10\x00\x06\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff"
+	must(syscall.Setxattr(file, "system.posix_acl_access", []byte(denied), 0))
+	for _, mount := range []string{c.mount, plain} {
+		if reads(mount, 1001) == nil {
+			t.Errorf("%s lets in whom the ACL denies", mount)
+		}
+		must(reads(mount, 1002))
+	}
+	eventually(t, "the relaxed mount knows the ACL", func() error {
+		if reads(kept, 1001) == nil {
+			return syscall.EAGAIN
+		}
+		return nil
+	})
+	buf := make([]byte, 200)
+	for _, p := range []string{file, dir} {
+		p = strings.Replace(p, c.mount, plain, 1)
+		if _, err := syscall.Getxattr(p, "system.posix_acl_access", buf); err != syscall.EOPNOTSUPP {
+			t.Errorf("a mount without the option answers %v", err)
+		}
+		if n, err := syscall.Listxattr(p, buf); err != nil || n != 0 {
+			t.Errorf("a mount without the option lists %q, %v", buf[:max(n, 0)], err)
+		}
+	}
 }
 
 func TestMountScript(t *testing.T) {

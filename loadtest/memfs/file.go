@@ -102,7 +102,7 @@ func (fs *FS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, de
 	value, ok := n.xattrs[name]
 	n.mu.RUnlock()
 	if !ok {
-		if st := mountopt.XattrStatus(name); !st.Ok() {
+		if st := fs.opts.XattrStatus(name); !st.Ok() {
 			return 0, st
 		}
 		return 0, fuse.ENOATTR
