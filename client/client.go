@@ -143,14 +143,12 @@ func newClient(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c.env = linkEnv{routes: c.routes, nodes: c.nodes, seqs: c.seqs, metrics: c.metrics, logger: c.logger,
-		caller: c.caller, outgoing: c.outgoing, sessionAt: c.events.sessionAt}
+		caller: c.caller, outgoing: c.outgoing, memory: cfg.Memory, identity: c.identity, sessionAt: c.events.sessionAt}
 	return c, nil
 }
 
 func (c *Client) outgoing(ctx context.Context) context.Context {
-	caller := c.caller
-	caller.Cluster = c.ClusterID()
-	return caller.Context(ctx)
+	return c.identity().Context(ctx)
 }
 
 // Close writes out all buffered bytes, closes the sessions and ends all

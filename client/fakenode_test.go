@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type fakeCluster struct {
 	opens  []*canopyv1.ReportOpensRequest
 	beats  map[string][]uint64 // by node address: shards of the last heartbeat
 	events map[string]chan *canopyv1.Event
+	memory *wire.Memory // the nodes are in the client's process; nil: they are not
 }
 
 // verdict is what a hook wants instead of the operation's run.
@@ -66,6 +68,7 @@ type fakeNode struct {
 	address string
 	server  *grpc.Server
 	done    chan struct{}
+	local   fakeLocal
 }
 
 // newFake starts a cluster of the given number of nodes with one shard, which
@@ -74,6 +77,9 @@ func newFake(t testing.TB, nodes int) *fakeCluster {
 	c := &fakeCluster{t: t, change: make(chan struct{}), shards: map[base.ShardID]*fakeShard{},
 		beats: map[string][]uint64{}, events: map[string]chan *canopyv1.Event{},
 		place: &canopyv1.PlacementMap{Cluster: "fake", Revision: 1}}
+	if strings.HasPrefix(t.Name(), "TestWithinTheProcess/") {
+		c.memory = wire.NewMemory()
+	}
 	for i := range nodes {
 		n := &fakeNode{c: c, id: uint64(i + 1)}
 		n.listen()
@@ -213,10 +219,12 @@ func (n *fakeNode) listenAs(as interface {
 	n.done = make(chan struct{})
 	server, done := n.server, n.done
 	go func() { defer close(done); _ = server.Serve(l) }()
+	n.offer()
 }
 
 // stop kills the node: all its connections break.
 func (n *fakeNode) stop() {
+	n.withdraw()
 	n.server.Stop()
 	<-n.done
 }
@@ -391,7 +399,7 @@ func (c *fakeCluster) connect(t testing.TB, d DataPlane, edit ...func(*Config)) 
 // connectAged is connect with another age of write-back.
 func (c *fakeCluster) connectAged(t testing.TB, d DataPlane, age time.Duration, edit ...func(*Config)) *Client {
 	t.Helper()
-	cfg := Config{Cluster: c.nodes[0].address, Data: d, Mount: "test"}
+	cfg := Config{Cluster: c.nodes[0].address, Data: d, Mount: "test", Memory: c.memory}
 	for _, e := range edit {
 		e(&cfg)
 	}

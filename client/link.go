@@ -66,6 +66,8 @@ type linkEnv struct {
 	logger   *slog.Logger
 	caller   wire.Caller
 	outgoing func(context.Context) context.Context
+	memory   *wire.Memory // connects to the nodes of this process; nil: none
+	identity func() wire.Caller
 	// sessionAt is told at which node the link's open session is now.
 	sessionAt func(shard base.ShardID, at target)
 }
@@ -105,6 +107,7 @@ type link struct {
 	stream   uint64             // number of the present or last stream
 	cancel   context.CancelFunc // of the present stream; nil between streams
 	out      operateStream      // the present stream; nil between streams
+	local    wire.LocalStream   // the same, if its node is in this process
 	hint     target             // where to go next, if known
 	rotation int                // position among the replicas
 	failures int                // streams since the last proper answer
@@ -156,6 +159,18 @@ func (l *link) submit(ctx context.Context, cl *call) error {
 	l.nextID++
 	cl.link, cl.op.Id = l, l.nextID
 	cl.state, cl.result, cl.err = callQueued, nil, nil
+	if l.local != nil && !cl.kind.mutates() {
+		l.mu.Unlock()
+		if l.queryLocal(cl) {
+			<-cl.done
+			return cl.err
+		}
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return fserr.NotConnected
+		}
+	}
 	l.queue = append(l.queue, cl)
 	alone := len(l.queue) <= sendersBatch && len(l.flight) < sendersOwn && l.open && l.out != nil
 	l.mu.Unlock()

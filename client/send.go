@@ -8,8 +8,12 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 )
 
-// operateStream is a stream of operations to a node.
-type operateStream = canopyv1.Metadata_OperateClient
+// operateStream is a stream of operations to a node: canopyv1.Metadata_OperateClient,
+// or a wire.LocalStream.
+type operateStream interface {
+	Send(*canopyv1.OperateRequest) error
+	Recv() (*canopyv1.OperateResponse, error)
+}
 
 // sendersOwn: with fewer operations on their way a caller sends its own, which
 // saves a change of goroutine. With more the writer sends, in larger batches.

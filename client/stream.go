@@ -7,6 +7,7 @@ import (
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
@@ -97,23 +98,20 @@ func (l *link) serve(ctx context.Context) {
 		l.failed()
 		return
 	}
-	conn, err := l.env.nodes.get(t.address)
-	if err != nil {
-		l.failed()
-		return
-	}
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := canopyv1.NewMetadataClient(conn).Operate(l.env.outgoing(sctx))
+	l.mu.Lock()
+	l.stream++
+	number, failures := l.stream, l.failures
+	l.mu.Unlock()
+	stream, local, err := l.dial(sctx, t, number)
 	if err != nil {
 		l.env.logger.Debug("no stream to shard", "shard", l.shard, "node", t.node, "address", t.address, "error", err)
 		l.failed()
 		return
 	}
 	l.mu.Lock()
-	l.stream++
-	number, failures := l.stream, l.failures
-	l.at, l.cancel, l.out = t, cancel, stream
+	l.at, l.cancel, l.out, l.local = t, cancel, stream, local
 	open := l.open
 	l.mu.Unlock()
 	if open {
@@ -123,7 +121,7 @@ func (l *link) serve(ctx context.Context) {
 	readerDone := make(chan struct{})
 	go func() {
 		defer close(readerDone)
-		l.read(stream)
+		l.read(number, stream)
 		cancel()
 	}()
 	err = l.write(sctx, stream)
@@ -132,7 +130,7 @@ func (l *link) serve(ctx context.Context) {
 
 	l.sendMu.Lock() // a caller that sends on the ended stream comes back first
 	l.mu.Lock()
-	l.cancel, l.out = nil, nil
+	l.cancel, l.out, l.local = nil, nil, nil
 	l.requeueLocked()
 	if l.failures == failures && ctx.Err() == nil {
 		l.failures++ // nobody said why; the last node is tried again after the others
@@ -142,26 +140,28 @@ func (l *link) serve(ctx context.Context) {
 	l.env.logger.Debug("stream to shard ended", "shard", l.shard, "node", t.node, "stream", number, "error", err)
 }
 
+// dial opens a stream to the node; local is the same if the node is in this
+// process, else nil.
+func (l *link) dial(ctx context.Context, t target, number uint64) (stream operateStream, local wire.LocalStream, err error) {
+	if local, err = l.openLocal(ctx, t, number); local != nil || err != nil {
+		return local, local, err
+	}
+	conn, err := l.env.nodes.get(t.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, err = canopyv1.NewMetadataClient(conn).Operate(l.env.outgoing(ctx))
+	return stream, nil, err
+}
+
 // read matches outcomes to calls until the stream ends.
-func (l *link) read(stream operateStream) {
+func (l *link) read(number uint64, stream operateStream) {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
 			return
 		}
-		l.mu.Lock()
-		for _, o := range response.Outcomes {
-			cl := l.flight[o.Id]
-			if cl == nil {
-				continue // its caller gave up
-			}
-			delete(l.flight, o.Id)
-			if !elsewhere(peekKind(o.Result)) {
-				l.failures, l.rotation = 0, 0
-			}
-			l.answerLocked(cl, o.Result, nil)
-		}
-		l.mu.Unlock()
+		l.take(number, response)
 	}
 }
 

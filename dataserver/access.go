@@ -118,16 +118,22 @@ func (a *access) receive() error {
 	}
 }
 
-// start takes what the request needs, and executes it in a goroutine.
-func (a *access) start(r *link.Request) error {
-	in := a.s.clients
+// intakeOf returns what a request is counted in, and how many bytes it may need.
+func (s *server) intakeOf(r *link.Request) (in *intake, size int64) {
+	in = s.clients
 	if r.FromPrimary {
-		in = a.s.replicas
+		in = s.replicas
 	}
-	size := int64(r.Payload.Len()) + 512
+	size = int64(r.Payload.Len()) + 512
 	if read := r.GetRead(); read != nil {
 		size += int64(min(read.Length, maxReadBytes))
 	}
+	return in, size
+}
+
+// start takes what the request needs, and executes it in a goroutine.
+func (a *access) start(r *link.Request) error {
+	in, size := a.s.intakeOf(r)
 	select {
 	case a.slots <- struct{}{}:
 	case <-a.ctx.Done():
@@ -147,15 +153,15 @@ func (a *access) start(r *link.Request) error {
 			<-a.slots
 			a.s.metrics.queued.Dec()
 		}
-		a.answers <- answer{a.s.work(a.ctx, in, r), release}
+		a.answers <- answer{a.s.work(a.ctx, a.s.ctx, in, r), release}
 	}()
 	return nil
 }
 
-// work executes a request when a worker is free. The stream's end does not cut
-// a change that runs: replicas must stay equal. What still waits is dropped with
-// its stream, since its client sends it again.
-func (s *server) work(stream context.Context, in *intake, r *link.Request) *link.Response {
+// work executes a request under ctx when a worker is free. The stream's end does
+// not cut a change that runs: replicas must stay equal. What still waits is
+// dropped with its stream, since its client sends it again.
+func (s *server) work(stream, ctx context.Context, in *intake, r *link.Request) *link.Response {
 	defer r.Free()
 	select {
 	case in.workers <- struct{}{}:
@@ -167,7 +173,7 @@ func (s *server) work(stream context.Context, in *intake, r *link.Request) *link
 		return refusal(r, stream.Err())
 	}
 	started := time.Now()
-	response, err := s.execute(s.ctx, r)
+	response, err := s.execute(ctx, r)
 	name := callName(r)
 	kind := fserr.KindOf(err)
 	s.metrics.observe(name, kind, r, response, time.Since(started))

@@ -167,6 +167,7 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server, me
 // serve runs until ctx is done or the layout service refuses this server.
 func (s *server) serve(ctx context.Context) error {
 	s.front.Serve()
+	s.front.Offer(localServer{s})
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(s.member.ended)

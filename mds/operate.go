@@ -3,6 +3,7 @@ package mds
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,14 +19,28 @@ type opStream struct {
 	server *Server
 	client base.ClientID
 	ctx    context.Context
+	cancel context.CancelCauseFunc
 	queue  *outcomeQueue
 	slots  chan struct{} // batches of reads that run
 	reads  sync.WaitGroup
 
-	// The client's state in the term that was current at the last request; used
-	// by the receiving goroutine alone.
+	heard atomic.Pointer[heardIn]
+}
+
+// heardIn is a client's state in the term that was current when it was heard of.
+type heardIn struct {
 	term  *tenure
 	state *clientState
+}
+
+// newStream makes a client's stream that lasts until ctx ends; out sends answers.
+func (s *Server) newStream(ctx context.Context, client base.ClientID, out func(*canopyv1.OperateResponse) error) *opStream {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return &opStream{
+		server: s, client: client, ctx: ctx, cancel: cancel,
+		queue: newOutcomeQueue(s.config.Outstanding, out),
+		slots: make(chan struct{}, readBatches),
+	}
 }
 
 // Operate serves one stream: a goroutine receives and starts operations in the
@@ -36,13 +51,8 @@ func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.Opera
 	if client == 0 {
 		return fserr.Status(fserr.New(fserr.Malformed, "operate", errNoClient))
 	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	st := &opStream{
-		server: s, client: client, ctx: ctx,
-		queue: newOutcomeQueue(s.config.Outstanding, stream.Send),
-		slots: make(chan struct{}, readBatches),
-	}
+	st := s.newStream(stream.Context(), client, stream.Send)
+	defer st.cancel(nil)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	// The receiver ends when the stream does, which is when this function
@@ -50,15 +60,15 @@ func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.Opera
 	s.tasks.Go(func() error {
 		defer st.reads.Wait()
 		if err := st.receive(stream); err != nil {
-			cancel(err)
+			st.cancel(err)
 		}
 		st.queue.finish()
 		return nil
 	})
 	defer st.queue.close()
-	err := st.queue.send(ctx, s.front.Draining())
-	if err != nil && ctx.Err() != nil {
-		return endOfStream(context.Cause(ctx))
+	err := st.queue.send(st.ctx, s.front.Draining())
+	if err != nil && st.ctx.Err() != nil {
+		return endOfStream(context.Cause(st.ctx))
 	}
 	return err
 }
@@ -128,10 +138,12 @@ func (st *opStream) touch(h *hosted) {
 	if t == nil {
 		return
 	}
-	if st.term != t || st.state.gone.Load() {
-		st.term, st.state = t, t.client(st.client)
+	in := st.heard.Load()
+	if in == nil || in.term != t || in.state.gone.Load() {
+		in = &heardIn{t, t.client(st.client)}
+		st.heard.Store(in)
 	}
-	t.touch(st.state)
+	t.touch(in.state)
 }
 
 // pendingWrite is a write that was given to the group.

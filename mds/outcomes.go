@@ -30,6 +30,8 @@ type outcomeQueue struct {
 	limit int                                   // outstanding operations
 	out   func(*canopyv1.OperateResponse) error // sends; under sendMu
 	wake  chan struct{}                         // something to send, or finished
+	// atOnce: out never blocks, so that whoever puts an answer sends it.
+	atOnce bool
 
 	sendMu   sync.Mutex // of who sends; before mu
 	slab     []canopyv1.Outcome
@@ -65,6 +67,10 @@ func (q *outcomeQueue) admit() bool {
 
 // put adds answers, of which admitted were counted in.
 func (q *outcomeQueue) put(admitted int, answers ...outcome) {
+	if q.atOnce {
+		q.deliver(admitted, answers...)
+		return
+	}
 	q.add(admitted, answers)
 	q.signal()
 }

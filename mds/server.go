@@ -52,6 +52,7 @@ type Server struct {
 	stopErr  error
 
 	mu      sync.Mutex
+	stopped bool // spawn starts nothing any more
 	hosted  map[base.ShardID]*hosted
 	said    map[base.ShardID]said // followMap's
 	publish chan struct{}         // wakes the publisher
@@ -140,10 +141,24 @@ func (s *Server) Close() error {
 	return s.stopErr
 }
 
+// spawn runs fn on a goroutine that the node's end waits for; false: it stops.
+func (s *Server) spawn(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.tasks.Go(func() error { fn(); return nil })
+	return true
+}
+
 // stop ends everything in the order of use.
 func (s *Server) stop(ctx context.Context) error {
 	s.front.Stop(ctx)
 	s.cancel()
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
 	_ = s.tasks.Wait() // tasks report to failed themselves
 	var err error
 	if s.host != nil {

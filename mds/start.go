@@ -245,6 +245,7 @@ func (s *Server) serve() {
 	s.tasks.Go(func() error { s.usage.loop(s.run, s.config.DefaultLayout); return nil })
 	s.startReaders()
 	s.front.Serve()
+	s.front.Offer(localNode{s})
 	s.front.SetServing(true)
 	s.tasks.Go(func() error {
 		if err := s.front.Wait(); err != nil {

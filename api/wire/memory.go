@@ -65,6 +65,7 @@ type memoryListener struct {
 	*bufconn.Listener
 	memory  *Memory
 	address string
+	part    any // that was offered; guarded by memory.mu
 }
 
 func (l *memoryListener) Accept() (net.Conn, error) {

@@ -149,6 +149,14 @@ func (s *Server) HTTPAddr() string {
 	return s.httpLis.Addr().String()
 }
 
+// Offer lets the other parts of this process call part instead of connecting to
+// this server (wire.Local), as long as it accepts connections.
+func (s *Server) Offer(part any) {
+	for _, l := range s.memory {
+		s.config.Memory.Offer(l.Addr().String(), part)
+	}
+}
+
 // SetServing sets the health, by gRPC and at /healthz. A server starts
 // NOT_SERVING.
 func (s *Server) SetServing(serving bool) {

@@ -100,6 +100,9 @@ func (l *Link) Close() error {
 // error is a failure of the connection (kind NotReady, cause ErrBroken) or of
 // the context; what the server answered is in the response, an error kind too.
 func (l *Link) Do(ctx context.Context, request *Request) (*Response, error) {
+	if server, ok := wire.Local[Local](l.config.Memory, l.config.Address); ok {
+		return l.doLocal(ctx, server, request)
+	}
 	s, err := l.open()
 	if err != nil {
 		request.Free()
