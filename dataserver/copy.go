@@ -2,6 +2,7 @@ package dataserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,7 +51,7 @@ func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.Node
 // syncColumnOnce compares and copies. again is true if the member has blocks
 // where here is a hole: then its column must be dropped first.
 func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool, p *progress) (again bool, err error) {
-	done, err := g.syncShape(ctx, key, id, drop)
+	done, err := g.syncShape(ctx, key, id, drop, p)
 	if done || err != nil {
 		return false, err
 	}
@@ -70,7 +71,7 @@ func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.
 
 // syncShape settles existence, size epoch and surplus of the member's column
 // under the whole column's lock. done: nothing is left to compare.
-func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool) (done bool, err error) {
+func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool, p *progress) (done bool, err error) {
 	release, err := g.locks.acquire(ctx, key, 0, rangelock.All, true)
 	if err != nil {
 		return false, err
@@ -84,7 +85,7 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 		return false, err
 	}
 	if exists && here.Digest == 0 {
-		return false, fserr.New(fserr.IO, "compare", fmt.Errorf("%s cannot be read here", key))
+		return g.condemnAll(ctx, key, id)
 	}
 	there, found, err := g.statThere(ctx, id, key)
 	if err != nil {
@@ -95,6 +96,9 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 	}
 	if exists && found && here.Digest == there.Digest {
 		return true, nil
+	}
+	if exists || found {
+		p.differs(key, id)
 	}
 	if found && (drop || !exists || there.Digest == 0 || there.SizeEpoch > here.SizeEpoch || there.Size > here.SizeBytes) {
 		err := g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}}, nil)
@@ -165,7 +169,7 @@ func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 		if j > i {
 			offset := (first + i) * chunkstore.BlockBytes
 			length := min((first+j)*chunkstore.BlockBytes, size) - offset
-			if err := g.copyRange(ctx, key, id, offset, length, epoch); err != nil {
+			if err := g.copyWhole(ctx, key, id, offset, length, epoch, here[i:j]); err != nil {
 				return false, false, err
 			}
 			p.sent(int(length))
@@ -174,6 +178,54 @@ func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 	}
 	p.compared(min(size, hi) - lo)
 	return size > hi, false, nil
+}
+
+// copyWhole is copyRange of blocks with the checksums, of which some may be
+// damaged here: they are fetched from others in sync; those that nobody has are
+// lost, and are made unreadable there as well.
+func (g *group) copyWhole(ctx context.Context, key chunkstore.Key, id base.NodeID, offset, length, epoch uint64, sums []uint32) error {
+	start := offset / chunkstore.BlockBytes
+	before := ^uint64(0)
+	for length > 0 {
+		err := g.copyRange(ctx, key, id, offset, length, epoch)
+		var damaged *chunkstore.ChecksumError
+		if !errors.As(err, &damaged) {
+			return err
+		}
+		pg, _, _ := g.state()
+		if damaged.Block != before && g.repairHeld(ctx, pg, key, damaged.Block) == nil {
+			before = damaged.Block
+			continue
+		}
+		at := damaged.Block * chunkstore.BlockBytes
+		if at > offset {
+			if err := g.copyRange(ctx, key, id, offset, at-offset, epoch); err != nil {
+				return err
+			}
+		}
+		end := min(at+chunkstore.BlockBytes, offset+length)
+		err = g.tell(ctx, id, key, &canopyv1.DataRequest{SizeEpoch: epoch, Call: &canopyv1.DataRequest_Condemn{Condemn: &canopyv1.CondemnCall{
+			FirstBlock: damaged.Block, Sums: chunkstore.EncodeSums(sums[damaged.Block-start : damaged.Block-start+1]), Size: end,
+		}}}, nil)
+		if err != nil {
+			return err
+		}
+		offset, length = end, offset+length-end
+	}
+	return nil
+}
+
+// condemnAll deals with a column that cannot be read here while it is compared
+// with a member's: others in sync may have it, and then this server must not be
+// the source. Else it is lost, and there as well.
+func (g *group) condemnAll(ctx context.Context, key chunkstore.Key, id base.NodeID) (done bool, err error) {
+	pg, _, _ := g.state()
+	cause := fserr.New(fserr.IO, "compare", fmt.Errorf("%s cannot be read here", key))
+	if len(pg.InSync) > 1 {
+		g.distrust(pg, key, cause)
+		return false, cause
+	}
+	return true, g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_Condemn{Condemn: &canopyv1.CondemnCall{}}}, nil)
 }
 
 // copyRange sends bytes from here to the member.

@@ -146,6 +146,8 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server, me
 		retiring:      map[groupKey]*retirement{},
 		recoverySlots: make(chan struct{}, maxRecoveries),
 		recoveryRate:  newLimiter(config.RecoveryRate),
+		scrubSlot:     make(chan struct{}, 1),
+		scrubRate:     newLimiter(0),
 	}
 	var err error
 	if s.held, err = s.heldGroups(); err != nil {

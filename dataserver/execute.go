@@ -2,7 +2,6 @@ package dataserver
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -279,6 +278,8 @@ func (g *group) recoveryCall(key chunkstore.Key, r *link.Request) (*link.Respons
 		return &link.Response{DataResponse: &canopyv1.DataResponse{Crc32C: crc}, Payload: payload}, nil
 	case *canopyv1.DataRequest_BlockSums:
 		return g.blockSums(key, call.BlockSums)
+	case *canopyv1.DataRequest_Condemn:
+		return g.condemn(key, r, call.Condemn)
 	}
 	return nil, fserr.New(fserr.NotSupported, "data", fmt.Errorf("%T", r.Call))
 }
@@ -362,15 +363,28 @@ func (g *group) blockSums(key chunkstore.Key, c *canopyv1.BlockSumsCall) (*link.
 	if c.Blocks > maxSumBlocks || c.FirstBlock > stripe.MaxFileBytes/chunkstore.BlockBytes {
 		return nil, fserr.New(fserr.Malformed, "block sums", fmt.Errorf("%d blocks from %d", c.Blocks, c.FirstBlock))
 	}
-	sums, err := g.s.store.Sums(key, c.FirstBlock, uint64(c.Blocks))
+	response := ok()
+	var sums []uint32
+	var err error
+	if c.Verify {
+		sums, response.Damaged, err = g.s.store.Verify(key, c.FirstBlock, uint64(c.Blocks))
+	} else {
+		sums, err = g.s.store.Sums(key, c.FirstBlock, uint64(c.Blocks))
+	}
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, 0, 4*len(sums))
-	for _, sum := range sums {
-		b = binary.LittleEndian.AppendUint32(b, sum)
-	}
-	response := ok()
-	response.Payload = mem.BufferSlice{mem.SliceBuffer(b)}
+	response.Payload = mem.BufferSlice{mem.SliceBuffer(chunkstore.EncodeSums(sums))}
 	return response, nil
+}
+
+func (g *group) condemn(key chunkstore.Key, r *link.Request, c *canopyv1.CondemnCall) (*link.Response, error) {
+	if key.Data == 0 || len(c.Sums)%4 != 0 || len(c.Sums) > 4*maxSumBlocks || c.FirstBlock > stripe.MaxFileBytes/chunkstore.BlockBytes || c.Size > stripe.MaxFileBytes {
+		return nil, fserr.New(fserr.Malformed, "condemn", fmt.Errorf("%s, %d bytes of sums from block %d", key, len(c.Sums), c.FirstBlock))
+	}
+	g.s.logger.Error("bytes that no member in sync has any more are marked as lost", "column", key.String(), "block", c.FirstBlock, "blocks", len(c.Sums)/4)
+	if len(c.Sums) == 0 {
+		return ok(), g.s.store.CondemnAll(key)
+	}
+	return ok(), g.s.store.Condemn(key, c.FirstBlock, chunkstore.DecodeSums(c.Sums), r.SizeEpoch, c.Size)
 }

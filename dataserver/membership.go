@@ -298,6 +298,24 @@ func (m *membership) reportOnce(ctx context.Context, request *canopyv1.ReportRep
 	return nil
 }
 
+// reportScrub tells the leader what a scrub found, again while there is none.
+func (m *membership) reportScrub(ctx context.Context, request *canopyv1.ReportScrubRequest) error {
+	for {
+		err := m.call(ctx, func(ctx context.Context, c canopyv1.LayoutServiceClient) (uint32, string, string, error) {
+			answer, err := c.ReportScrub(ctx, request)
+			return answer.GetError(), answer.GetDetail(), answer.GetLeaderAddress(), err
+		})
+		if kind := fserr.KindOf(err); err == nil || kind == fserr.OldEpoch || kind == fserr.Invalid || kind == fserr.NotFound || kind == fserr.Malformed {
+			return err
+		}
+		select {
+		case <-time.After(memberRetryMax/2 + rand.N(memberRetryMax)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // hostName is for people.
 func hostName() string {
 	name, err := os.Hostname()

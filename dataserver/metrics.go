@@ -19,6 +19,10 @@ type metrics struct {
 	recoveries *prometheus.CounterVec
 	recovered  prometheus.Counter
 	damaged    prometheus.Counter
+	repaired   prometheus.Counter
+	lost       prometheus.Counter
+	differing  prometheus.Counter
+	scrubbed   prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *server) (*metrics, error) {
@@ -33,12 +37,16 @@ func newMetrics(r prometheus.Registerer, s *server) (*metrics, error) {
 		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "canopy_data_recoveries_total", Help: "Recoveries of members by this server as primary."}, []string{"result"}),
 		recovered:  prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_recovered_bytes_total", Help: "Bytes sent to members that were out of sync."}),
 		damaged:    prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_damaged_blocks_total", Help: "Blocks found that did not match their checksum."}),
+		repaired:   prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_repaired_blocks_total", Help: "Damaged blocks that were put right from another member."}),
+		lost:       prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_unrepairable_blocks_total", Help: "Times that a damaged block was found that no other member in sync has."}),
+		differing:  prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_differing_columns_total", Help: "Columns whose members differed though each was whole, found by scrubs."}),
+		scrubbed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_scrubbed_bytes_total", Help: "Bytes that scrubs read, of all members, as primary."}),
 	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	collectors := []prometheus.Collector{
-		m.latency, m.errors, m.bytes, m.queued, m.recoveries, m.recovered, m.damaged,
+		m.latency, m.errors, m.bytes, m.queued, m.recoveries, m.recovered, m.damaged, m.repaired, m.lost, m.differing, m.scrubbed,
 		gauge("canopy_data_lease_valid", "1 while the layout service's lease runs.", func() float64 {
 			if s.lease.valid() {
 				return 1
@@ -100,6 +108,8 @@ func callName(r *link.Request) string {
 		name = "drop"
 	case *canopyv1.DataRequest_InFlight:
 		name = "in_flight"
+	case *canopyv1.DataRequest_Condemn:
+		name = "condemn"
 	}
 	if r.FromPrimary {
 		return "replica_" + name

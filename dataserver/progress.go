@@ -2,6 +2,8 @@ package dataserver
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/dataserver/chunkstore"
 	"github.com/canopyfs/canopy/internal/base"
 )
 
@@ -18,6 +21,7 @@ import (
 type progress struct {
 	member base.NodeID // who is recovered; 0: a scrub
 	run    uint64      // of the scrub
+	scrub  *progress   // counts what a comparison of this scrub finds
 	limit  *rate.Limiter
 
 	columnsTotal, bytesTotal           atomic.Uint64
@@ -79,6 +83,31 @@ func (p *progress) column(differed bool) {
 	if differed {
 		p.columnsSent.Add(1)
 	}
+}
+
+// differs counts a column whose copy on the member is not what it is here.
+func (p *progress) differs(key chunkstore.Key, id base.NodeID) {
+	if p == nil || p.scrub == nil {
+		return
+	}
+	p.scrub.differing.Add(1)
+	p.scrub.repaired.Add(1) // or the comparison fails
+	p.scrub.finding("%s of server %d differed from the primary's", key, id)
+}
+
+// finding keeps what is told in words, up to a bound.
+func (p *progress) finding(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.findings) < maxFindings {
+		p.findings = append(p.findings, fmt.Sprintf(format, args...))
+	}
+}
+
+func (p *progress) told() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.findings)
 }
 
 // compared counts bytes of columns that are equal now.

@@ -33,15 +33,7 @@ func (g *group) clientRead(ctx context.Context, key chunkstore.Key, r *link.Requ
 	} else if !slices.Contains(pg.InSync, g.self()) || g.quits(pg.Epoch) {
 		return nil, fserr.New(fserr.NotHolder, "read", errors.New("this server is not in sync"))
 	}
-	response, err := g.readLocked(ctx, key, r)
-	var damaged *chunkstore.ChecksumError
-	if errors.As(err, &damaged) {
-		g.s.metrics.damaged.Inc()
-		g.s.logger.Error("a damaged block", "column", key.String(), "block", damaged.Block)
-		if err = g.repair(ctx, pg, key, c.Offset, uint64(c.Length)); err == nil {
-			response, err = g.readLocked(ctx, key, r)
-		}
-	}
+	response, err := g.readRepaired(ctx, pg, key, r)
 	if err != nil {
 		return nil, err
 	}
@@ -73,26 +65,70 @@ func (g *group) readLocked(ctx context.Context, key chunkstore.Key, r *link.Requ
 	return &link.Response{DataResponse: &canopyv1.DataResponse{Crc32C: crc}, Payload: payload}, nil
 }
 
-// repair fetches a range from another member and writes it here. At a replica
-// it asks the primary first.
-func (g *group) repair(ctx context.Context, pg *canopyv1.PlacementGroup, key chunkstore.Key, offset, length uint64) error {
-	lo := offset - offset%chunkstore.BlockBytes
-	hi := (offset + length + chunkstore.BlockBytes - 1) / chunkstore.BlockBytes * chunkstore.BlockBytes
-	release, err := g.locks.acquire(ctx, key, lo, hi, true)
+// readRepaired reads, and puts right what is damaged here as far as another
+// member has it.
+func (g *group) readRepaired(ctx context.Context, pg *canopyv1.PlacementGroup, key chunkstore.Key, r *link.Request) (*link.Response, error) {
+	before := ^uint64(0)
+	for {
+		response, err := g.readLocked(ctx, key, r)
+		var damaged *chunkstore.ChecksumError
+		switch {
+		case err == nil:
+			return response, nil
+		case !errors.As(err, &damaged):
+			g.distrust(pg, key, err)
+			return nil, err
+		case damaged.Block == before:
+			return nil, err // what was written there does not stay
+		}
+		before = damaged.Block
+		if err := g.repair(ctx, pg, key, damaged.Block); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// distrust deals with a column that cannot be read here at all: this server
+// leaves the group's members in sync, and gets the column from them.
+func (g *group) distrust(pg *canopyv1.PlacementGroup, key chunkstore.Key, cause error) {
+	if fserr.KindOf(cause) != fserr.IO {
+		return
+	}
+	g.s.metrics.damaged.Inc()
+	g.s.logger.Error("a column cannot be read", "column", key.String(), "error", cause)
+	if len(pg.InSync) > 1 {
+		g.s.inBackground(func() { _ = g.reportOut(g.s.ctx, pgSelf(g), cause) }) // repeated by run
+	}
+}
+
+// repair fetches a block from another member in sync and writes it here.
+func (g *group) repair(ctx context.Context, pg *canopyv1.PlacementGroup, key chunkstore.Key, block uint64) error {
+	lo := block * chunkstore.BlockBytes
+	release, err := g.locks.acquire(ctx, key, lo, lo+chunkstore.BlockBytes, true)
 	if err != nil {
 		return err
 	}
 	defer release()
-	err = fserr.New(fserr.IO, "read", fmt.Errorf("%s is damaged and no other member is in sync", key))
+	return g.repairHeld(ctx, pg, key, block)
+}
+
+// repairHeld is repair under the block's lock.
+func (g *group) repairHeld(ctx context.Context, pg *canopyv1.PlacementGroup, key chunkstore.Key, block uint64) error {
+	g.s.metrics.damaged.Inc()
+	g.s.logger.Error("a damaged block", "column", key.String(), "block", block)
+	var err error = fserr.New(fserr.IO, "read", fmt.Errorf("%s: block %d is damaged, and no other member in sync has it", key, block))
+	lo := block * chunkstore.BlockBytes
 	for _, id := range pg.InSync {
 		if id == g.self() {
 			continue
 		}
-		if err = g.repairFrom(ctx, base.NodeID(id), key, lo, hi); err == nil {
-			g.s.logger.Warn("repaired from another member", "column", key.String(), "server", id)
+		if err = g.repairFrom(ctx, base.NodeID(id), key, lo, lo+chunkstore.BlockBytes); err == nil {
+			g.s.metrics.repaired.Inc()
+			g.s.logger.Warn("repaired from another member", "column", key.String(), "block", block, "server", id)
 			return nil
 		}
 	}
+	g.s.metrics.lost.Inc()
 	return err
 }
 

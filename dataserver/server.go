@@ -44,6 +44,8 @@ type server struct {
 
 	recoverySlots chan struct{}
 	recoveryRate  *rate.Limiter
+	scrubSlot     chan struct{}
+	scrubRate     *rate.Limiter
 	adopting      sync.Mutex    // serialises catchUp
 	adopted       atomic.Uint64 // revision of the map that is served by
 	groupRuns     sync.WaitGroup
@@ -113,6 +115,16 @@ func (s *server) enter() bool {
 }
 
 func (s *server) leave() { s.handlers.Done() }
+
+// inBackground runs something that ends with the server's context, which is
+// waited for when the server stops. It does nothing if it stops already.
+func (s *server) inBackground(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.groupRuns.Go(do)
+	}
+}
 
 func (s *server) stopping() {
 	s.mu.Lock()
@@ -189,6 +201,7 @@ func (s *server) adoptGroup(ctx context.Context, pool base.PoolID, pg *canopyv1.
 		g = newGroup(s, pool, pg)
 		s.groups[key] = g
 		s.groupRuns.Go(func() { g.run(ctx) })
+		s.groupRuns.Go(func() { g.scrubs(ctx) })
 	}
 	s.mu.Unlock()
 	g.adopt(pg)

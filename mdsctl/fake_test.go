@@ -38,6 +38,12 @@ type fakeCluster struct {
 	ranges   []*canopyv1.StripeRange
 	findings map[uint64][]*canopyv1.FsckFinding // by shard
 
+	repairs  *canopyv1.RepairsResponse
+	recovery map[string][]*canopyv1.GroupRepair // by data server
+	servers  []*canopyv1.SetServerRequest       // what was asked for
+	scrub    *canopyv1.ScrubStatusResponse
+	scrubs   []*canopyv1.SetScrubRequest
+
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
 	drained   []string
@@ -221,6 +227,35 @@ func (s *fakeLayout) StripeMap(_ context.Context, r *canopyv1.StripeMapRequest) 
 	return out, nil
 }
 
+func (s *fakeLayout) Repairs(context.Context, *canopyv1.RepairsRequest) (*canopyv1.RepairsResponse, error) {
+	return s.f.repairs, nil
+}
+
+func (s *fakeLayout) SetServer(_ context.Context, r *canopyv1.SetServerRequest) (*canopyv1.SetServerResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if r.GetServer() > 2 {
+		return &canopyv1.SetServerResponse{Error: uint32(fserr.NotFound), Detail: "there is no data server 3"}, nil
+	}
+	s.f.servers = append(s.f.servers, r)
+	return &canopyv1.SetServerResponse{}, nil
+}
+
+func (s *fakeLayout) SetScrub(_ context.Context, r *canopyv1.SetScrubRequest) (*canopyv1.SetScrubResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.scrubs = append(s.f.scrubs, r)
+	return &canopyv1.SetScrubResponse{State: s.f.scrub.GetState()}, nil
+}
+
+func (s *fakeLayout) ScrubStatus(context.Context, *canopyv1.ScrubStatusRequest) (*canopyv1.ScrubStatusResponse, error) {
+	return s.f.scrub, nil
+}
+
+func (s *fakeData) RepairStatus(context.Context, *canopyv1.RepairStatusRequest) (*canopyv1.RepairStatusResponse, error) {
+	return &canopyv1.RepairStatusResponse{Groups: s.f.recovery[s.address]}, nil
+}
+
 type fakeData struct {
 	canopyv1.UnimplementedDataServer
 	f       *fakeCluster
@@ -236,7 +271,7 @@ func (s *fakeData) ListData(_ *canopyv1.ListDataRequest, stream grpc.ServerStrea
 func newFake(t *testing.T) *fakeCluster {
 	t.Helper()
 	layout := &canopyv1.Layout{Pool: 1, Components: []*canopyv1.LayoutComponent{{StripeBytes: 1 << 20, StripeCount: 1}, {Offset: 1 << 20, StripeBytes: 1 << 20, StripeCount: 3}}}
-	f := &fakeCluster{
+	f := &fakeCluster{repairs: &canopyv1.RepairsResponse{RebuildAfterMs: 600_000},
 		listeners: map[string]*bufconn.Listener{}, status: map[string]*fakeNode{}, columns: map[string][]*canopyv1.ColumnInfo{}, findings: map[uint64][]*canopyv1.FsckFinding{},
 		m: &canopyv1.PlacementMap{
 			Cluster: "c1", Revision: 42, Format: 1,

@@ -12,6 +12,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/inspect"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/layoutsvc/stripe"
 )
 
 // subtreeRow is one subtree, as JSON has it.
@@ -137,6 +138,12 @@ type poolReport struct {
 	Revision uint64      `json:"revision"`
 	Pools    []poolRow   `json:"pools"`
 	Servers  []serverRow `json:"servers"`
+	Repairs  []repairRow `json:"repairs"`
+	Stuck    []stuckRow  `json:"stuck"`
+	// RebuildAfterMS is after how long the groups of a server that is gone are
+	// rebuilt on others; 0: never, or not known.
+	RebuildAfterMS uint64   `json:"rebuild_after_ms"`
+	Notes          []string `json:"notes,omitempty"` // what could not be asked
 }
 
 type poolRow struct {
@@ -144,8 +151,9 @@ type poolRow struct {
 	Name        string         `json:"name"`
 	Replicas    uint32         `json:"replicas"`
 	PGs         int            `json:"pgs"`
-	Degraded    int            `json:"pgs_degraded"`    // fewer in sync than members
-	Unavailable int            `json:"pgs_unavailable"` // none in sync
+	Degraded    int            `json:"pgs_degraded"`      // fewer in sync than replicas
+	Unavailable int            `json:"pgs_unavailable"`   // none in sync
+	OneDomain   int            `json:"pgs_in_one_domain"` // two members have a rack, zone or host label in common
 	Layout      []componentRow `json:"layout"`
 }
 
@@ -167,11 +175,17 @@ type serverRow struct {
 	PGs         int      `json:"pgs"`
 	Primary     int      `json:"pgs_primary"`
 	Labels      []string `json:"labels,omitempty"`
+	Draining    bool     `json:"draining,omitempty"`
+	GoneMS      uint64   `json:"gone_ms,omitempty"`
 }
 
 func poolRows(m *canopyv1.PoolMap) poolReport {
 	here, _ := os.Hostname() // without it no pid is shown
-	r := poolReport{Revision: m.GetRevision(), Pools: []poolRow{}, Servers: []serverRow{}}
+	r := poolReport{Revision: m.GetRevision(), Pools: []poolRow{}, Servers: []serverRow{}, Repairs: []repairRow{}, Stuck: []stuckRow{}}
+	labels := map[uint64][]string{}
+	for _, s := range m.GetServers() {
+		labels[s.GetServer()] = s.GetLabels()
+	}
 	member, primary := map[uint64]int{}, map[uint64]int{}
 	for _, p := range m.GetPools() {
 		row := poolRow{Pool: p.GetPool(), Name: p.GetName(), Replicas: p.GetReplicas(), PGs: len(p.GetPgs()), Layout: componentRows(p.GetLayout())}
@@ -179,8 +193,15 @@ func poolRows(m *canopyv1.PoolMap) poolReport {
 			switch n := len(pg.GetInSync()); {
 			case n == 0:
 				row.Unavailable++
-			case n < len(pg.GetMembers()):
+			case n < int(p.GetReplicas()):
 				row.Degraded++
+			}
+			var places []stripe.Server
+			for _, s := range pg.GetMembers() {
+				places = append(places, stripe.Server{ID: base.NodeID(s), Labels: labels[s]})
+			}
+			if stripe.Shared(places) != "" {
+				row.OneDomain++
 			}
 			for _, s := range pg.GetMembers() {
 				member[s]++
@@ -195,7 +216,7 @@ func poolRows(m *canopyv1.PoolMap) poolReport {
 		r.Servers = append(r.Servers, serverRow{
 			Server: s.GetServer(), Address: s.GetAddress(), HTTPAddress: s.GetHttpAddress(), Host: s.GetHost(), Pid: pidHere(s.GetHost(), s.GetPid(), here),
 			Alive: s.GetAlive(), TotalBytes: s.GetTotalBytes(), FreeBytes: s.GetFreeBytes(),
-			PGs: member[s.GetServer()], Primary: primary[s.GetServer()], Labels: s.GetLabels(),
+			PGs: member[s.GetServer()], Primary: primary[s.GetServer()], Labels: s.GetLabels(), Draining: s.GetDraining(),
 		})
 	}
 	return r
@@ -231,20 +252,34 @@ func writePools(t *table, r poolReport) {
 	for _, s := range r.Servers {
 		t.row(s.Server, s.Address, s.Host, pidText(s.Pid), yes(s.Alive), bytesText(s.TotalBytes), bytesText(s.FreeBytes), s.PGs, s.Primary)
 	}
+	for _, p := range r.Pools {
+		if p.OneDomain > 0 {
+			t.line(fmt.Sprintf("%d placement groups of pool %d have two members in one failure domain", p.OneDomain, p.Pool))
+		}
+	}
+	writeRepairs(t, r)
+}
+
+// withPools calls do with the pools, the servers, and what is repaired.
+func (a *app) withPools(ctx context.Context, do func(poolReport) error) error {
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		m, err := cl.Pools(ctx)
+		if err != nil {
+			return err
+		}
+		r := poolRows(m)
+		r.addRepairs(ctx, cl)
+		return do(r)
+	})
 }
 
 func (a *app) poolCommand() *cobra.Command {
 	return group("pool", "Pools of data servers", &cobra.Command{
 		Use: "ls", Short: "List pools, placement groups in short, and data servers", Args: noArgs,
-		Long:    "List the pools with their default layout and how many of their placement groups are\ndegraded (a member is not in sync) or unavailable (none is), and the data servers.",
+		Long:    "List the pools with their default layout and how many of their placement groups are\ndegraded (fewer copies are in sync than the pool has replicas) or unavailable (none\nis), the data servers, and what is recovered or rebuilt now and how far that is.",
 		Example: "  mdsctl pool ls",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
-				m, err := cl.Pools(c.Context())
-				if err != nil {
-					return err
-				}
-				r := poolRows(m)
+			return a.withPools(c.Context(), func(r poolReport) error {
 				return a.emit(r, func(t *table) { writePools(t, r) })
 			})
 		},

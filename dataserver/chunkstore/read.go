@@ -87,7 +87,7 @@ func (s *Store) readBlocks(c *column, first, end uint64, buffer []byte) (whole u
 		sp := spanAt(b, end)
 		lo := (sp.first - first) * BlockBytes
 		if err := readRaw(c.file, c.key, buffer[lo:lo+sp.blocks*BlockBytes], sp.data); err != nil {
-			return 0, err
+			return 0, c.unreadable(sp, err)
 		}
 		b += sp.blocks
 	}
@@ -106,6 +106,18 @@ func (s *Store) readBlocks(c *column, first, end uint64, buffer []byte) (whole u
 		whole = blockShift.then(whole, crc)
 	}
 	return whole, nil
+}
+
+// unreadable finds the block that the disk does not give: it is damaged like one
+// with wrong bytes.
+func (c *column) unreadable(sp span, cause error) error {
+	block := make([]byte, BlockBytes)
+	for i := range sp.blocks {
+		if err := readRaw(c.file, c.key, block, sp.data+int64(i*BlockBytes)); err != nil {
+			return &ChecksumError{Key: c.key, Block: sp.first + i}
+		}
+	}
+	return cause
 }
 
 // matches reports whether a block's CRC is one that may be returned. After a

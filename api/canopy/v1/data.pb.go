@@ -866,6 +866,7 @@ type CondemnCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	FirstBlock    uint64                 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
 	Sums          []byte                 `protobuf:"bytes,2,opt,name=sums,proto3" json:"sums,omitempty"`
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // the column is at least as large
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -912,6 +913,13 @@ func (x *CondemnCall) GetSums() []byte {
 		return x.Sums
 	}
 	return nil
+}
+
+func (x *CondemnCall) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 // DropColumnCall removes one column without a tombstone.
@@ -1701,11 +1709,12 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\vfirst_block\x18\x01 \x01(\x04R\n" +
 	"firstBlock\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12\x16\n" +
-	"\x06verify\x18\x03 \x01(\bR\x06verify\"B\n" +
+	"\x06verify\x18\x03 \x01(\bR\x06verify\"V\n" +
 	"\vCondemnCall\x12\x1f\n" +
 	"\vfirst_block\x18\x01 \x01(\x04R\n" +
 	"firstBlock\x12\x12\n" +
-	"\x04sums\x18\x02 \x01(\fR\x04sums\"\x10\n" +
+	"\x04sums\x18\x02 \x01(\fR\x04sums\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\"\x10\n" +
 	"\x0eDropColumnCall\"\x0e\n" +
 	"\fInFlightCall\"\xa8\x02\n" +
 	"\fDataResponse\x12\x0e\n" +
