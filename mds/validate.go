@@ -32,6 +32,9 @@ const (
 	opStatFs
 	opAccess
 	opParent
+	opGetLock
+	opWaitLock
+	opCancelWait
 	opCreate
 	opMkdir
 	opMknod
@@ -46,6 +49,8 @@ const (
 	opReportSize
 	opReserveAppend
 	opFillAppend
+	opSetLock
+	opDropLocks
 	opOpenSession
 	opCloseSession
 	opTypes
@@ -56,8 +61,9 @@ const firstWrite = opCreate
 
 var opNames = [opTypes]string{
 	"unknown", "lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
+	"get_lock", "wait_lock", "cancel_wait",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr", "removexattr",
-	"report_size", "reserve_append", "fill_append", "open_session", "close_session",
+	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "open_session", "close_session",
 }
 
 func (t opType) String() string { return opNames[t] }
@@ -135,6 +141,12 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 		return opAccess, checkPlace(c.Access.GetPlace())
 	case *canopyv1.Op_Parent:
 		return opParent, nil
+	case *canopyv1.Op_GetLock:
+		return opGetLock, checkPlace(c.GetLock.GetPlace())
+	case *canopyv1.Op_WaitLock:
+		return opWaitLock, checkLock(c.WaitLock.GetPlace(), c.WaitLock.GetLock())
+	case *canopyv1.Op_CancelWait:
+		return opCancelWait, nil
 	case *canopyv1.Op_OpenSession:
 		return opOpenSession, validateOpenSession(c.OpenSession)
 	case *canopyv1.Op_CloseSession:
@@ -188,8 +200,20 @@ func validateWrite(op *canopyv1.Op) (opType, error) {
 		return opReserveAppend, checkPlace(c.ReserveAppend.GetPlace())
 	case *canopyv1.Op_FillAppend:
 		return opFillAppend, checkPlace(c.FillAppend.GetPlace())
+	case *canopyv1.Op_SetLock:
+		return opSetLock, checkLock(c.SetLock.GetPlace(), c.SetLock.GetLock())
+	case *canopyv1.Op_DropLocks:
+		return opDropLocks, checkPlace(c.DropLocks.GetPlace())
 	}
 	return opUnknown, nil
+}
+
+// checkLock wants a lock of a file that is named by its number.
+func checkLock(p *canopyv1.Place, l *canopyv1.Lock) error {
+	if p.GetIno() == 0 || l == nil {
+		return malformed("a lock without an inode")
+	}
+	return checkPlace(p)
 }
 
 // validateReadDir bounds a page, so that an answer fits a message.

@@ -24,6 +24,9 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{}}},
 		{Call: &canopyv1.Op_Access{Access: &canopyv1.AccessCall{Place: place}}},
 		{Call: &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: 1}}},
+		{Call: &canopyv1.Op_GetLock{GetLock: &canopyv1.GetLockCall{Place: place}}},
+		{Call: &canopyv1.Op_WaitLock{WaitLock: &canopyv1.WaitLockCall{Place: place, Lock: &canopyv1.Lock{}}}},
+		{Call: &canopyv1.Op_CancelWait{CancelWait: &canopyv1.CancelWaitCall{Ino: 1}}},
 		{Call: &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: 1, Name: []byte("a")}}},
@@ -38,6 +41,8 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_ReportSize{ReportSize: &canopyv1.ReportSizeCall{Place: place}}},
 		{Call: &canopyv1.Op_ReserveAppend{ReserveAppend: &canopyv1.ReserveAppendCall{Place: place}}},
 		{Call: &canopyv1.Op_FillAppend{FillAppend: &canopyv1.FillAppendCall{Place: place}}},
+		{Call: &canopyv1.Op_SetLock{SetLock: &canopyv1.SetLockCall{Place: place, Lock: &canopyv1.Lock{}}}},
+		{Call: &canopyv1.Op_DropLocks{DropLocks: &canopyv1.DropLocksCall{Place: place}}},
 		{Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{}}},
 		{Call: &canopyv1.Op_CloseSession{CloseSession: &canopyv1.CloseSessionCall{}}},
 	}

@@ -50,6 +50,7 @@ const (
 	Overflow     Kind = 30
 	TimedOut     Kind = 31 // a deadline passed; the outcome is unknown
 	NotConnected Kind = 32 // the client is closed or was never connected
+	NoLocks      Kind = 33 // no more file locks (ENOLCK)
 	Internal     Kind = 63 // a bug: the operation was refused and nothing was changed
 
 	// The kinds below are answers of the protocol. They are no results: they are
@@ -110,6 +111,7 @@ var table = map[Kind]row{
 	Overflow:       {"value too large", syscall.EOVERFLOW, codes.OutOfRange},
 	TimedOut:       {"timed out, outcome unknown", syscall.ETIMEDOUT, codes.DeadlineExceeded},
 	NotConnected:   {"not connected", syscall.ENOTCONN, codes.Unavailable},
+	NoLocks:        {"no locks available", syscall.ENOLCK, codes.ResourceExhausted},
 	Internal:       {"internal error", syscall.EIO, codes.Internal},
 	Busy:           {"busy", syscall.EAGAIN, codes.ResourceExhausted},
 	NotHolder:      {"not the holder of the shard", syscall.EAGAIN, codes.Unavailable},

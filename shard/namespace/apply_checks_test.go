@@ -97,6 +97,9 @@ var writes = []struct {
 	{"rmx /ro/f user.a", fserr.Access, "rmx @gonefile user.a", fserr.Stale},
 	{"report /ro/f size=9 changed", fserr.OK, "report @gonefile size=9 changed", fserr.Stale},
 	{"reserve /ro/f len=9", fserr.OK, "reserve @gonefile len=9", fserr.Stale},
+	{"lock /ro/f w 0 9 owner=2", fserr.OK, "lock @gonefile w 0 9", fserr.Stale},
+	{"unlock /ro/f 0 0", fserr.OK, "unlock @gonefile 0 0", fserr.Stale},
+	{"drop /ro/f handle=1", fserr.OK, "drop @gonefile handle=1", fserr.Stale},
 	{"fill /ro/appended len=10", fserr.OK, "fill @gonefile len=10", fserr.Stale},
 }
 
@@ -106,7 +109,7 @@ func newCheckedRig(t *testing.T) *rig {
 	r.bootstrap()
 	r.openSession(0xa1)
 	for _, l := range []string{
-		"mkdir /ro", "create /ro/f", "setx /ro/f user.a 1", "mkdir /ro/d", "create /ro/appended", "reserve /ro/appended len=10",
+		"mkdir /ro", "create /ro/f", "setx /ro/f user.a 1", "mkdir /ro/d", "create /ro/appended", "reserve /ro/appended len=10", "lock /ro/f w 20 5",
 		"mkdir /open mode=777", "create /open/f mode=666", "mkdir /sticky mode=1777", "create /sticky/f mode=666", "mkdir /sticky/d mode=777",
 		"mkdir /gone", "create /gonefile",
 	} {
@@ -158,7 +161,7 @@ func TestApplyRefusesEveryWrite(t *testing.T) {
 			}
 		}
 	}
-	if want := 14; len(kinds) != want {
+	if want := 16; len(kinds) != want {
 		t.Errorf("%d kinds of writes are tried, want %d: %v", len(kinds), want, kinds)
 	}
 }
@@ -200,8 +203,8 @@ func TestApplyKnowsEveryWrite(t *testing.T) {
 			t.Errorf("%s is neither read nor applied", name)
 		}
 	}
-	if writes != 14 {
-		t.Errorf("%d operations change the namespace; the tables of this file know 14", writes)
+	if writes != 16 {
+		t.Errorf("%d operations change the namespace; the tables of this file know 16", writes)
 	}
 }
 

@@ -284,6 +284,11 @@ func (b *batch) locate(n *schema.Inode, dir base.Ino, name []byte) error {
 			return err
 		}
 	}
+	if n.Locked {
+		if err := b.set(schema.LockedKey(b.id, b.subtree, n.Ino), l); err != nil {
+			return err
+		}
+	}
 	if len(n.Reservations) > 0 {
 		return b.set(schema.AppendKey(b.id, b.subtree, n.Ino), l)
 	}

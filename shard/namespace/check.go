@@ -43,7 +43,7 @@ func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
 		c := &checker{
 			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root},
 			report: report, sum: &all,
-			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, orphans: map[base.Ino]bool{},
+			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, orphans: map[base.Ino]bool{}, locks: map[clientLocks]bool{},
 		}
 		if err := c.run(); err != nil {
 			return all, err
@@ -72,6 +72,7 @@ type checker struct {
 	dirs    map[base.Ino]*checkedDir
 	links   map[base.Ino]uint32 // dentries that refer to a record
 	orphans map[base.Ino]bool   // true: a directory
+	locks   map[clientLocks]bool
 	counted schema.Counters
 }
 
@@ -82,7 +83,7 @@ func (c *checker) problem(invariant string, ino base.Ino, format string, args ..
 
 func (c *checker) run() error {
 	for _, step := range []func() error{
-		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkCounters,
+		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkCounters,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -99,20 +100,40 @@ func (c *checker) scanKind(kind schema.Kind, fn func(key, value []byte) error) e
 	return c.r.Scan(lo, hi, func(key, value []byte) (bool, error) { return true, fn(key, value) })
 }
 
-// scanOwners calls fn for the keys of a kind that can own xattrs. fn returns how
-// many bytes of xattr names there must be: the xattrs follow their owner.
-func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (uint32, error)) error {
+// belongings is what stands behind an owner's key.
+type belongings struct {
+	names  uint32   // bytes of xattr names
+	locked bool     // there are locks
+	ino    base.Ino // of a file, to find locks again
+}
+
+func belongingsOf(n *schema.Inode) belongings {
+	return belongings{n.XattrNames, n.Locked, n.Ino}
+}
+
+// scanOwners calls fn for the keys of a kind that can own xattrs and locks. fn
+// returns what there must be: it follows its owner.
+func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (belongings, error)) error {
 	var owner []byte
-	var want, have uint32
+	var want, have belongings
 	settle := func() {
-		if want != have {
+		if want.names != have.names {
 			c.sum.Problems++
-			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("its count of xattr names is %d bytes, the names have %d", want, have)})
+			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("its count of xattr names is %d bytes, the names have %d", want.names, have.names)})
+		}
+		if want.locked != have.locked {
+			c.sum.Problems++
+			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("locked=%v, but there are locks=%v", want.locked, have.locked)})
 		}
 	}
 	err := c.scanKind(kind, func(key, value []byte) error {
 		if name, ok := schema.XattrOf(owner, key); ok {
-			have += uint32(len(name)) + 1
+			have.names += uint32(len(name)) + 1
+			return nil
+		}
+		if lock, ok := schema.LockOf(owner, key); ok {
+			have.locked = true
+			c.locks[clientLocks{lock.Client, want.ino}] = true
 			return nil
 		}
 		if !schema.IsSelf(key) {
@@ -121,7 +142,7 @@ func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (uint3
 			return nil
 		}
 		settle()
-		owner, have = bytes.Clone(key), 0
+		owner, have = bytes.Clone(key), belongings{}
 		var err error
 		want, err = fn(key, value)
 		return err
@@ -130,11 +151,34 @@ func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (uint3
 	return err
 }
 
+// clientLocks says that a client has locks in an inode.
+type clientLocks struct {
+	client base.ClientID
+	ino    base.Ino
+}
+
+// checkLocks compares the clients' index with the locks that were found.
+func (c *checker) checkLocks() error {
+	err := c.scanKind(schema.KindLockClient, func(key, _ []byte) error {
+		client, ino, _ := schema.InoOf(key)
+		l := clientLocks{base.ClientID(client), base.Ino(ino)}
+		if !c.locks[l] {
+			c.problem("6", l.ino, "listed as locked by client %v, which has no locks there", l.client)
+		}
+		delete(c.locks, l)
+		return nil
+	})
+	for l := range c.locks {
+		c.problem("6", l.ino, "locks of client %v are not listed: they would outlive its session", l.client)
+	}
+	return err
+}
+
 func (c *checker) scanOrphans() error {
-	return c.scanOwners(schema.KindOrphan, func(key, value []byte) (uint32, error) {
+	return c.scanOwners(schema.KindOrphan, func(key, value []byte) (belongings, error) {
 		o, err := schema.DecodeOrphan(value)
 		if err != nil {
-			return 0, err
+			return belongings{}, err
 		}
 		number, _, _ := schema.InoOf(key)
 		ino := base.Ino(number)
@@ -144,17 +188,17 @@ func (c *checker) scanOrphans() error {
 			c.problem("3", ino, "an orphan has number %d and link count %d", o.Inode.Ino, o.Inode.Nlink)
 		}
 		if o.Inode == nil {
-			return 0, nil
+			return belongings{}, nil
 		}
-		return o.Inode.XattrNames, nil
+		return belongingsOf(o.Inode), nil
 	})
 }
 
 func (c *checker) scanHeaders() error {
-	err := c.scanOwners(schema.KindHeader, func(key, value []byte) (uint32, error) {
+	err := c.scanOwners(schema.KindHeader, func(key, value []byte) (belongings, error) {
 		h, err := schema.DecodeHeader(value)
 		if err != nil {
-			return 0, err
+			return belongings{}, err
 		}
 		number, _, _ := schema.InoOf(key)
 		if h.Ino != base.Ino(number) {
@@ -169,7 +213,7 @@ func (c *checker) scanHeaders() error {
 		if !h.Removed {
 			c.counted.Directories++
 		}
-		return h.XattrNames, nil
+		return belongings{names: h.XattrNames}, nil
 	})
 	if err == nil && c.dirs[c.root] == nil {
 		c.problem("2", c.root, "the subtree's root has no header")
@@ -184,10 +228,10 @@ func (c *checker) scanDentries() error {
 		e   *schema.Dentry
 	}
 	var children []child
-	err := c.scanOwners(schema.KindDentry, func(key, value []byte) (uint32, error) {
+	err := c.scanOwners(schema.KindDentry, func(key, value []byte) (belongings, error) {
 		e, err := schema.DecodeDentry(value)
 		if err != nil {
-			return 0, err
+			return belongings{}, err
 		}
 		dir, at, _ := schema.InoOf(key)
 		if e.Kind == schema.Directory {
@@ -195,9 +239,9 @@ func (c *checker) scanDentries() error {
 		}
 		c.dentry(base.Ino(dir), base.Cookie(at), e)
 		if e.Kind != schema.Embedded {
-			return 0, nil
+			return belongings{}, nil
 		}
-		return e.Inode.XattrNames, nil
+		return belongingsOf(e.Inode), nil
 	})
 	if err != nil {
 		return err
@@ -321,17 +365,17 @@ func (c *checker) reaches(ino base.Ino) bool {
 }
 
 func (c *checker) scanRecords() error {
-	err := c.scanOwners(schema.KindInode, func(key, value []byte) (uint32, error) {
+	err := c.scanOwners(schema.KindInode, func(key, value []byte) (belongings, error) {
 		n, err := schema.DecodeInode(value)
 		if err != nil {
-			return 0, err
+			return belongings{}, err
 		}
 		c.file(n)
 		if have := c.links[n.Ino]; n.Nlink == 0 || have != n.Nlink {
 			c.problem("3", n.Ino, "its link count is %d, its names are %d", n.Nlink, have)
 		}
 		delete(c.links, n.Ino)
-		return n.XattrNames, nil
+		return belongingsOf(n), nil
 	})
 	for ino, names := range c.links {
 		c.problem("2", ino, "%d names refer to it, but it has no record", names)
@@ -377,7 +421,7 @@ func (c *checker) scanRelocations() error {
 
 // scanQueues checks that what workers must come back to can be found.
 func (c *checker) scanQueues() error {
-	for _, kind := range []schema.Kind{schema.KindCut, schema.KindAppend} {
+	for _, kind := range []schema.Kind{schema.KindCut, schema.KindAppend, schema.KindLocked} {
 		var places []*canopyv1.Place
 		err := c.scanKind(kind, func(key, value []byte) error {
 			p, err := locatorPlace(key, value)
@@ -396,7 +440,8 @@ func (c *checker) scanQueues() error {
 				return err
 			case o.moved || o.isDir():
 				c.problem("6", base.Ino(p.Ino), "it is queued for a worker at a place where it is not")
-			case kind == schema.KindCut && len(o.inode.Cuts) == 0, kind == schema.KindAppend && len(o.inode.Reservations) == 0:
+			case kind == schema.KindCut && len(o.inode.Cuts) == 0, kind == schema.KindAppend && len(o.inode.Reservations) == 0,
+				kind == schema.KindLocked && !o.inode.Locked:
 				c.problem("6", base.Ino(p.Ino), "it is queued for a worker that has nothing to do")
 			}
 		}

@@ -36,6 +36,10 @@ func applyHandler(op *canopyv1.Op) func(*batch, *canopyv1.Op) (*canopyv1.Result,
 		return reserveAppend
 	case *canopyv1.Op_FillAppend:
 		return fillAppend
+	case *canopyv1.Op_SetLock:
+		return setLock
+	case *canopyv1.Op_DropLocks:
+		return dropLocks
 	}
 	return nil
 }
@@ -61,9 +65,18 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 		return access
 	case *canopyv1.Op_Parent:
 		return parent
+	case *canopyv1.Op_GetLock:
+		return getLock
 	}
 	return nil
 }
 
-// IsRead reports whether op is answered by Query; all others go through Apply.
-func IsRead(op *canopyv1.Op) bool { return op != nil && queryHandler(op) != nil }
+// IsRead reports whether op changes nothing: Query answers it, but for waits for
+// locks, which only the holder knows. All others go through Apply.
+func IsRead(op *canopyv1.Op) bool {
+	switch op.GetCall().(type) {
+	case *canopyv1.Op_WaitLock, *canopyv1.Op_CancelWait:
+		return true
+	}
+	return op != nil && queryHandler(op) != nil
+}

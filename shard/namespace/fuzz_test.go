@@ -15,6 +15,7 @@ func FuzzApply(f *testing.F) {
 		"create /a", "create /a trunc", "mkdir /d", "symlink /l a", "mknod /p mode=010600", "link /a /b", "unlink /a", "rmdir /d",
 		"rename /a /c", "rename /a /d exchange", "setattr /a mode=1 size=5 uid-to=3", "setx /a user.x y", "rmx /a user.x",
 		"report /a size=3 epoch=1 changed", "reserve /a len=3", "fill /a off=0 len=3 epoch=1", "open-session", "close-session",
+		"lock /a w 0 5", "lock /a r 2 1 owner=2", "unlock /a 1 2", "drop /a handle=1",
 		"create / anon", "end-sessions a1", "checksum", "bootstrap cluster=test", "lookup /a",
 	} {
 		w := parseLine(f, nil, l)
@@ -44,7 +45,7 @@ func FuzzApply(f *testing.F) {
 		r := newRig(t, nil)
 		r.bootstrap()
 		r.openSession(0xa1)
-		for _, l := range []string{"create /a", "mkdir /d", "create /d/x", "symlink /l a", "reserve /a len=9", "setattr /d/x size=5", "setx /a user.k v"} {
+		for _, l := range []string{"create /a", "mkdir /d", "create /d/x", "symlink /l a", "reserve /a len=9", "setattr /d/x size=5", "setx /a user.k v", "lock /a r 3 4"} {
 			r.line(parseLine(t, nil, l))
 		}
 		for range 2 {
@@ -70,7 +71,7 @@ func FuzzQuery(f *testing.F) {
 	for _, l := range []string{"create /a", "mkdir /d", "create /d/x", "symlink /l a", "setx /a user.k v"} {
 		r.line(parseLine(f, nil, l))
 	}
-	for _, l := range []string{"lookup /a", "getattr /d/x", "readlink /l", "access /a mask=7", "parent /d", "statfs", "getx /a user.k", "listx /a", "create /x"} {
+	for _, l := range []string{"lookup /a", "getattr /d/x", "readlink /l", "access /a mask=7", "parent /d", "statfs", "getx /a user.k", "listx /a", "locks /a", "testlock /a w 0 1", "create /x"} {
 		op := r.operation(parseLine(f, nil, l))
 		op.Subtree = 1
 		b, err := op.MarshalVT()

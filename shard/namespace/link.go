@@ -57,7 +57,7 @@ func link(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 // nameAnonymous embeds an inode that was made without a name in its first dentry.
 // Who has it open finds it by the relocation (PROTOCOLS H1).
 func (b *batch) nameAnonymous(o *object, d *directory, p position, e *schema.Dentry) error {
-	xattrs, err := b.takeXattrs(o)
+	parts, err := b.takeParts(o)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (b *batch) nameAnonymous(o *object, d *directory, p position, e *schema.Den
 	c := b.counters()
 	c.Files++
 	c.Bytes += o.size
-	if err := b.putXattrs(o, xattrs); err != nil {
+	if err := b.putParts(o, parts); err != nil {
 		return err
 	}
 	if err := b.relocate(o.inode.Ino, d.Ino, e.Name); err != nil {
@@ -85,7 +85,7 @@ func (b *batch) nameAnonymous(o *object, d *directory, p position, e *schema.Den
 // deinline moves an embedded inode to a record of its own, in this subtree, and
 // gives it the second name e.
 func (b *batch) deinline(o *object, d *directory, p position, e *schema.Dentry) error {
-	xattrs, err := b.takeXattrs(o)
+	parts, err := b.takeParts(o)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (b *batch) deinline(o *object, d *directory, p position, e *schema.Dentry) 
 	if err := b.save(o); err != nil {
 		return err
 	}
-	if err := b.putXattrs(o, xattrs); err != nil {
+	if err := b.putParts(o, parts); err != nil {
 		return err
 	}
 	if err := b.relocate(o.inode.Ino, 0, nil); err != nil {

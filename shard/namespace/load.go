@@ -45,7 +45,7 @@ func (m *Machine) loadSessions(r shard.Reader) error {
 
 func (m *Machine) loadSubtrees(r shard.Reader) error {
 	if err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
-		m.subtrees[id] = &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}}
+		m.subtrees[id] = newSubtree(id, s)
 	}); err != nil {
 		return err
 	}
@@ -75,6 +75,15 @@ func (m *Machine) loadSubtrees(r shard.Reader) error {
 		}
 		for _, w := range s.windows {
 			w.loaded()
+		}
+		lo, hi = schema.KindRange(m.cfg.Shard, id, schema.KindLockClient)
+		err = r.Scan(lo, hi, func(key, _ []byte) (bool, error) {
+			client, _, _ := schema.InoOf(key)
+			s.locked[base.ClientID(client)]++
+			return true, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

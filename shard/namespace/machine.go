@@ -37,6 +37,11 @@ type subtree struct {
 	counters      schema.Counters
 	countersDirty bool
 	windows       map[base.ClientID]*window
+	locked        map[base.ClientID]int // inodes in which a client has locks; none is 0
+}
+
+func newSubtree(id base.SubtreeID, s schema.Subtree) *subtree {
+	return &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}, locked: map[base.ClientID]int{}}
 }
 
 // New returns a Machine. Load comes before anything else.

@@ -9,7 +9,7 @@ import (
 // draw picks one operation. Operations of one entry are drawn before any of them
 // runs, and judged in order.
 func (m *model) draw() step {
-	switch m.pick("operation", 16) {
+	switch m.pick("operation", 18) {
 	case 0, 1, 2:
 		return m.drawCreate()
 	case 3, 4:
@@ -30,6 +30,8 @@ func (m *model) draw() step {
 		return m.drawReport()
 	case 14:
 		return m.drawXattr()
+	case 15, 16:
+		return m.drawLock()
 	}
 	return m.drawAnonymous()
 }

@@ -187,6 +187,7 @@ func (m *model) checkHeld() {
 		m.expect(res, fserr.OK, "getattr of what is held")
 		m.same(res.Attr, h.n)
 		m.compareXattrs(h.n, h.place)
+		m.compareLocks(h.n, h.place)
 	}
 }
 
@@ -267,6 +268,7 @@ func (m *model) compareTree(dir *node, path string) {
 		last = e.Cookie
 		m.same(e.Attr, n)
 		m.compareXattrs(n, &canopyv1.Place{Ino: n.ino, Dir: dir.ino, Name: e.Name})
+		m.compareLocks(n, &canopyv1.Place{Ino: n.ino, Dir: dir.ino, Name: e.Name})
 		if n.isDir() {
 			m.compareTree(n, path+string(e.Name)+"/")
 		}

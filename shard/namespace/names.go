@@ -87,7 +87,7 @@ func (b *batch) loseName(o *object) error {
 	if n.Nlink > 0 {
 		return b.save(o)
 	}
-	xattrs, err := b.takeXattrs(o)
+	parts, err := b.takeParts(o)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (b *batch) loseName(o *object) error {
 	if err := b.save(o); err != nil {
 		return err
 	}
-	if err := b.putXattrs(o, xattrs); err != nil {
+	if err := b.putParts(o, parts); err != nil {
 		return err
 	}
 	return b.locateObject(o)

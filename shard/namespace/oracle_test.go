@@ -24,7 +24,8 @@ type node struct {
 	epoch    uint64
 	target   string
 	xattrs   map[string]string
-	children map[string]*node // of a directory
+	locks    map[uint64]*[lockedBytes]byte // by owner: 0 free, 1 shared, 2 exclusive
+	children map[string]*node              // of a directory
 	parent   *node
 	removed  bool // a directory without a name
 	purged   bool

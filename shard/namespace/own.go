@@ -69,8 +69,7 @@ func (b *batch) bootstrap(c *canopyv1.BootstrapCommand) (*canopyv1.Result, error
 	if c.Epoch == 0 {
 		return nil, fserr.Invalid
 	}
-	s := &subtree{id: id, windows: map[base.ClientID]*window{}}
-	s.Subtree = schema.Subtree{Epoch: base.Epoch(c.Epoch), State: schema.Active, Root: base.Ino(c.RootIno)}
+	s := newSubtree(id, schema.Subtree{Epoch: base.Epoch(c.Epoch), State: schema.Active, Root: base.Ino(c.RootIno)})
 	if s.Root == 0 {
 		s.Root = b.newIno()
 	}
@@ -142,7 +141,11 @@ func (b *batch) purgeOrphan(ino base.Ino, before int64) error {
 	if o.Inode.Nlink != 0 {
 		return nil
 	}
-	if _, err := b.takeXattrs(&object{home: inOrphan, inode: o.Inode}); err != nil {
+	gone := &object{home: inOrphan, inode: o.Inode}
+	if err := b.unlockAll(gone); err != nil {
+		return err
+	}
+	if _, err := b.takeParts(gone); err != nil {
 		return err
 	}
 	keys := [][]byte{key, schema.RelocationKey(b.id, b.subtree, ino)}
@@ -189,7 +192,7 @@ func (b *batch) purgeDirectory(ino base.Ino) error {
 		return nil
 	}
 	o := &object{home: inHeader, dir: d}
-	if _, err := b.takeXattrs(o); err != nil {
+	if _, err := b.takeParts(o); err != nil {
 		return err
 	}
 	d.gone = true

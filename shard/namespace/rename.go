@@ -212,7 +212,7 @@ func (b *batch) move(m *move, dstName []byte) error {
 			return err
 		}
 	}
-	xattrs, err := b.takeEmbeddedXattrs(m.from)
+	parts, err := b.takeEmbeddedParts(m.from)
 	if err != nil {
 		return err
 	}
@@ -235,16 +235,16 @@ func (b *batch) move(m *move, dstName []byte) error {
 		return err
 	}
 	m.dstSlot.entry = m.from.entry
-	return b.settle(m.from, m.dst, dstName, xattrs)
+	return b.settle(m.from, m.dst, dstName, parts)
 }
 
 // exchange swaps what two names have. Each name keeps its place and age.
 func (b *batch) exchange(m *move) error {
-	fromXattrs, err := b.takeEmbeddedXattrs(m.from)
+	fromParts, err := b.takeEmbeddedParts(m.from)
 	if err != nil {
 		return err
 	}
-	toXattrs, err := b.takeEmbeddedXattrs(m.to)
+	toParts, err := b.takeEmbeddedParts(m.to)
 	if err != nil {
 		return err
 	}
@@ -259,10 +259,10 @@ func (b *batch) exchange(m *move) error {
 	if m.to.entry, err = b.replace(m.src, srcEntry, to); err != nil {
 		return err
 	}
-	if err := b.settle(m.from, m.dst, dstName, fromXattrs); err != nil {
+	if err := b.settle(m.from, m.dst, dstName, fromParts); err != nil {
 		return err
 	}
-	return b.settle(m.to, m.src, srcName, toXattrs)
+	return b.settle(m.to, m.src, srcName, toParts)
 }
 
 // renamed returns a dentry under a new name for what old names.
@@ -283,14 +283,14 @@ func (b *batch) bump(o *object) {
 
 // settle ends the move of o, whose new dentry is written: an embedded inode leaves
 // a relocation (PROTOCOLS H1), a directory's header names its new parent.
-func (b *batch) settle(o *object, d *directory, name []byte, xattrs []xattr) error {
+func (b *batch) settle(o *object, d *directory, name []byte, parts []part) error {
 	switch o.home {
 	case inHeader:
 		o.dir.Parent, o.dir.ParentSubtree = d.Ino, d.subtree
 		o.dir.Name = append([]byte(nil), name...)
 		return b.changed(o)
 	case inDentry:
-		if err := b.putXattrs(o, xattrs); err != nil {
+		if err := b.putParts(o, parts); err != nil {
 			return err
 		}
 		if err := b.relocate(o.inode.Ino, d.Ino, name); err != nil {
@@ -301,11 +301,11 @@ func (b *batch) settle(o *object, d *directory, name []byte, xattrs []xattr) err
 	return b.save(o)
 }
 
-// takeEmbeddedXattrs takes the xattrs that stand behind a dentry; those of other
+// takeEmbeddedParts takes the parts that stand behind a dentry; those of other
 // objects stay where they are.
-func (b *batch) takeEmbeddedXattrs(o *object) ([]xattr, error) {
+func (b *batch) takeEmbeddedParts(o *object) ([]part, error) {
 	if o.home != inDentry {
 		return nil, nil
 	}
-	return b.takeXattrs(o)
+	return b.takeParts(o)
 }

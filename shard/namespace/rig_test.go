@@ -224,6 +224,7 @@ func formatResult(r *canopyv1.Result) string {
 	if r.Redirect != nil {
 		fmt.Fprintf(&b, " redirect={subtree=%d epoch=%d shard=%d}", r.Redirect.Subtree, r.Redirect.Epoch, r.Redirect.Shard)
 	}
+	b.WriteString(formatLocks(r.Locks))
 	if r.Detail != "" {
 		fmt.Fprintf(&b, " (%s)", r.Detail)
 	}

@@ -68,6 +68,9 @@ func (r *rig) operation(l *words) *canopyv1.Op {
 	if op := r.xattrOperation(l); op != nil {
 		return op
 	}
+	if op := r.lockOperation(l); op != nil {
+		return op
+	}
 	if op := r.sizeOperation(l); op != nil {
 		return op
 	}

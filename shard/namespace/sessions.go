@@ -90,8 +90,8 @@ func (b *batch) endLost(c *canopyv1.EndSessionsCommand) (*canopyv1.Result, error
 	return &canopyv1.Result{Detail: strings.Join(zeros, "; ")}, err
 }
 
-// endSessions removes the sessions with their results, and gives back what they
-// had reserved. It returns which appends became zeros.
+// endSessions removes the sessions with their results and locks, and gives back
+// what they had reserved. It returns which appends became zeros.
 func (b *batch) endSessions(clients []base.ClientID, seq base.Seq) (zeros []string, err error) {
 	dead := map[base.ClientID]bool{}
 	subtrees := b.sortedSubtrees()
@@ -123,6 +123,11 @@ func (b *batch) endSessions(clients []base.ClientID, seq base.Seq) (zeros []stri
 	}
 	for _, s := range subtrees {
 		b.enter(s)
+		for _, client := range clients {
+			if err := b.unlockClient(client); err != nil {
+				return nil, err
+			}
+		}
 		z, err := b.giveBackAll(dead)
 		if err != nil {
 			return nil, err

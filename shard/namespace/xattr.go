@@ -24,43 +24,6 @@ const (
 // capabilityXattr is dropped when bytes change, as set-user-id is.
 const capabilityXattr = "security.capability"
 
-// xattr is one extended attribute on its way from one owner key to another.
-type xattr struct{ name, value []byte }
-
-// takeXattrs reads and deletes all xattrs of o.
-func (b *batch) takeXattrs(o *object) ([]xattr, error) {
-	if *o.xattrNames() == 0 {
-		return nil, nil
-	}
-	owner := b.key(o)
-	var all []xattr
-	lo, hi := schema.XattrRange(owner)
-	err := b.r.Scan(lo, hi, func(key, value []byte) (bool, error) {
-		all = append(all, xattr{bytes.Clone(schema.XattrName(owner, key)), bytes.Clone(value)})
-		return true, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, x := range all {
-		if err := b.w.Delete(schema.XattrKey(owner, x.name)); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// putXattrs writes xattrs that were taken behind o's present key.
-func (b *batch) putXattrs(o *object, all []xattr) error {
-	owner := b.key(o)
-	for _, x := range all {
-		if err := b.w.Set(schema.XattrKey(owner, x.name), x.value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // xattrAccess checks the name space's rules: user.* as the object's permissions
 // say, and only on files and directories; trusted.* by root; security.* read by
 // all and written by root. Others, all of system.* but ACLs, are not supported.

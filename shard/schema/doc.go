@@ -21,14 +21,16 @@
 //	  01 subtree state                  Subtree: epoch, state, root
 //	  02 counters                       Counters
 //	  10 header     dir part            Header; part 1: its xattrs, by name
-//	  20 dentry     dir cookie part     Dentry with its embedded inode; part 1: xattrs
-//	  30 inode      ino part            Inode, de-inlined (A9); part 1: xattrs
-//	  40 orphan     ino part            Orphan (H2); part 1: xattrs
+//	  20 dentry     dir cookie part     Dentry with its embedded inode; part 1: xattrs, part 2: Locks by owner
+//	  30 inode      ino part            Inode, de-inlined (A9); parts 1 and 2 as of a dentry
+//	  40 orphan     ino part            Orphan (H2); parts 1 and 2 as of a dentry
 //	  50 relocation ino                 Relocation (H1)
 //	  60 results    client seq          Results of one entry (C2)
 //	  70 append     ino                 Locator: a file with reservations (J2)
 //	  80 deletion   data id             Deletion (H3)
 //	  88 cut        ino                 Locator: a file with cuts (J1)
+//	  90 lock of    client ino          Empty: the client has locks there
+//	  91 locked     ino                 Locator: a file with locks
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -42,5 +44,5 @@ package schema
 // store of a newer version is refused; each change of the bytes raises it. What
 // an older version wrote is read as it is.
 //
-//   - 2: ACLs of inodes and headers.
+//   - 2: ACLs of inodes and headers; file locks.
 const FormatVersion = 2

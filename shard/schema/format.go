@@ -12,6 +12,7 @@ import (
 var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
+	KindLockClient: "lock-of", KindLocked: "locked",
 	KindSubtree: "subtree",
 }
 
@@ -60,6 +61,8 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 	switch {
 	case ofShard:
 		return fmt.Sprintf(" %v%s", base.ClientID(n), formatTail(tail))
+	case kind == KindLockClient && len(tail) == 8:
+		return fmt.Sprintf(" %v ino=%d", base.ClientID(n), binary.BigEndian.Uint64(tail))
 	case kind == KindResults && len(tail) == 8:
 		return fmt.Sprintf(" %v seq=%d", base.ClientID(n), binary.BigEndian.Uint64(tail))
 	case kind == KindDentry && len(tail) >= 9:
@@ -76,6 +79,9 @@ func formatPart(b []byte) string {
 		return ""
 	case len(b) > 1 && b[0] == PartXattr:
 		return fmt.Sprintf(" xattr %q", b[1:])
+	case len(b) == 1+lockSuffixBytes && b[0] == PartLock:
+		o := lockOwner(b[1:])
+		return fmt.Sprintf(" %v lock of %v owner=%x", o.Kind, o.Client, o.Owner)
 	}
 	return fmt.Sprintf(" ?%x", b)
 }
@@ -118,6 +124,8 @@ func FormatValue(key, value []byte) string {
 			s += fmt.Sprintf(" %d:%dB", i.Seq, len(i.Bytes))
 		}
 		return s
+	case *Locks:
+		return v.String()
 	case *Locator:
 		return fmt.Sprintf("dir=%d name=%q", v.Dir, v.Name)
 	case *Relocation:
@@ -144,7 +152,10 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		if kind == KindDentry {
 			at = 16
 		}
-		if len(rest) <= at || rest[at] != PartSelf {
+		switch {
+		case len(rest) == at+1+lockSuffixBytes && rest[at] == PartLock:
+			return DecodeLocks(value)
+		case len(rest) <= at || rest[at] != PartSelf:
 			return nil, nil // an extended attribute
 		}
 	}
@@ -165,7 +176,9 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeRelocation(value)
 	case KindResults:
 		return DecodeResults(value)
-	case KindAppend, KindCut:
+	case KindLockClient:
+		return DecodeEmpty(value)
+	case KindAppend, KindCut, KindLocked:
 		return DecodeLocator(value)
 	case KindDeletion:
 		return DecodeDeletion(value)
@@ -198,6 +211,9 @@ func (n *Inode) String() string {
 	if n.HasData {
 		b.WriteString(" data")
 	}
+	if n.Locked {
+		b.WriteString(" locked")
+	}
 	if n.Linkable {
 		b.WriteString(" linkable")
 	}
@@ -206,6 +222,22 @@ func (n *Inode) String() string {
 	}
 	for _, r := range n.Reservations {
 		fmt.Fprintf(&b, " reserved=%d+%d:%x:%v", r.Offset, r.Length, uint64(r.Client), r.Filled)
+	}
+	return b.String()
+}
+
+// String returns the locked ranges: shared r, exclusive w.
+func (l *Locks) String() string {
+	var b strings.Builder
+	for i, r := range l.Ranges {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		kind := 'r'
+		if r.Exclusive {
+			kind = 'w'
+		}
+		fmt.Fprintf(&b, "%c[%d,%d] pid=%d handle=%d", kind, r.Start, r.Last, r.PID, r.Handle)
 	}
 	return b.String()
 }

@@ -48,6 +48,7 @@ type File struct {
 	AllocatedBytes uint64
 	HasData        bool // a client reported bytes
 	Linkable       bool // made without a name, and may be given one (O_TMPFILE)
+	Locked         bool // somebody has locks in it
 	Cuts           []Cut
 	Reservations   []Reservation
 	Layout         Layout
@@ -82,6 +83,7 @@ const (
 	inodeHasReservations
 	inodeHasXattrs
 	inodeHasACL
+	inodeLocked
 )
 
 // Append appends the inode's encoding to dst.
@@ -101,6 +103,7 @@ func (n *Inode) flags() byte {
 	set(len(n.Reservations) > 0, inodeHasReservations)
 	set(n.XattrNames > 0, inodeHasXattrs)
 	set(len(n.ACL) > 0, inodeHasACL)
+	set(n.Locked, inodeLocked)
 	return f
 }
 
@@ -191,7 +194,7 @@ func (d *decoder) inode(n *Inode) {
 }
 
 func (d *decoder) file(n *Inode, f byte) {
-	n.HasData, n.Linkable = f&inodeHasData != 0, f&inodeLinkable != 0
+	n.HasData, n.Linkable, n.Locked = f&inodeHasData != 0, f&inodeLinkable != 0, f&inodeLocked != 0
 	n.DataVersion, n.SizeEpoch, n.HighBytes, n.AllocatedBytes = d.u64(), d.u64(), d.u64(), d.u64()
 	n.Layout = d.layout()
 	n.DataID = base.DataID(n.Ino)

@@ -31,12 +31,15 @@ const (
 	KindAppend     Kind = 0x70
 	KindDeletion   Kind = 0x80
 	KindCut        Kind = 0x88
+	KindLockClient Kind = 0x90
+	KindLocked     Kind = 0x91
 )
 
 // Parts of what a header, dentry, inode or orphan key addresses.
 const (
 	PartSelf  byte = 0
 	PartXattr byte = 1 // followed by the attribute's name
+	PartLock  byte = 2 // followed by the lock's owner
 )
 
 const prefixBytes = 17

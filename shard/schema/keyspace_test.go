@@ -30,9 +30,10 @@ func keysOf(id base.ShardID, subtree base.SubtreeID, a, b uint64) [][]byte {
 		SubtreeKey(id, subtree), CountersKey(id, subtree), RelocationKey(id, subtree, ino),
 		ResultsKey(id, subtree, base.ClientID(a), base.Seq(b)), AppendKey(id, subtree, ino),
 		DeletionKey(id, subtree, base.DataID(a)), CutKey(id, subtree, ino),
+		LockClientKey(id, subtree, base.ClientID(a), base.Ino(b)), LockedKey(id, subtree, ino),
 	}
 	for _, owner := range owners {
-		keys = append(keys, owner, XattrKey(owner, []byte("user.a")))
+		keys = append(keys, owner, XattrKey(owner, []byte("user.a")), LockKey(owner, LockOwner{LockPOSIX, 0xa1, b}))
 	}
 	return keys
 }

@@ -49,6 +49,8 @@ func samples() []sample {
 	listed.ACL = ACL{{ACLUserObj, 6, 0}, {ACLUser, 4, 1000}, {ACLGroupObj, 0, 0}, {ACLGroup, 1, 70000}, {ACLMask, 5, 0}, {ACLOther, 0, 0}}
 	shared.ACL, shared.DefaultACL, shared.Removed = listed.ACL, listed.ACL[:3], true
 	other.DataID, other.Linkable, other.Cuts, other.Reservations, other.XattrNames = 5, true, nil, nil, 0
+	locked := sampleFile()
+	locked.Locked = true
 	return []sample{
 		{"shard", ShardKey(1), &ShardState{1, "cluster", 1, 8, 2, 5000, 4000}, decoderOf(DecodeShardState)},
 		{"session", SessionKey(1, 0xa1), &Session{"host", 7, "/mnt", 1000, 2, 3}, decoderOf(DecodeSession)},
@@ -72,6 +74,11 @@ func samples() []sample {
 		{"append", AppendKey(1, 1, 7), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
 		{"deletion", DeletionKey(1, 1, 7), &Deletion{99, 5000, sampleLayout}, decoderOf(DecodeDeletion)},
 		{"cut", CutKey(1, 1, 7), &Locator{0, nil}, decoderOf(DecodeLocator)},
+		{"locked inode", InodeKey(1, 1, 12), locked, decoderOf(DecodeInode)},
+		{"locks", LockKey(InodeKey(1, 1, 12), LockOwner{LockPOSIX, 0xa1, 0xbeef}),
+			&Locks{[]LockRange{{0, 9, true, 7, 1}, {100, LockEnd, false, 7, 2}}}, decoderOf(DecodeLocks)},
+		{"lock of a client", LockClientKey(1, 1, 0xa1, 12), &Empty{}, decoderOf(DecodeEmpty)},
+		{"locked", LockedKey(1, 1, 12), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
 	}
 }
 
@@ -130,8 +137,10 @@ func TestKeyOrder(t *testing.T) {
 	order := [][]byte{
 		AppliedKey(1), SubtreeKey(1, 1), CountersKey(1, 1), HeaderKey(1, 1, 2), XattrKey(HeaderKey(1, 1, 2), []byte("a")),
 		HeaderKey(1, 1, 3), DentryKey(1, 1, 2, 0x80), name, XattrKey(name, []byte("a")), XattrKey(name, []byte("b")),
+		LockKey(name, LockOwner{LockPOSIX, 1, 2}), LockKey(name, LockOwner{LockFlock, 0, 1}),
 		DentryKey(1, 1, 2, 0x101), DentryKey(1, 1, 3, 0), InodeKey(1, 1, 2), OrphanKey(1, 1, 1), RelocationKey(1, 1, 1),
 		ResultsKey(1, 1, 1, 1), ResultsKey(1, 1, 1, 2), AppendKey(1, 1, 1), DeletionKey(1, 1, 1), CutKey(1, 1, 1),
+		LockClientKey(1, 1, 1, 1), LockedKey(1, 1, 1),
 		SubtreeKey(1, 2), AppliedKey(2),
 	}
 	for i := 1; i < len(order); i++ {
@@ -189,6 +198,7 @@ func FuzzFormat(f *testing.F) {
 		IsSelf(key)
 		IsSubtreeKey(key)
 		XattrOf(key, value)
+		LockOf(key, value)
 		DentryNameIs(value, key)
 	})
 }

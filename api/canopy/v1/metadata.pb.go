@@ -91,6 +91,55 @@ func (SetAttrMask) EnumDescriptor() ([]byte, []int) {
 	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{0}
 }
 
+type LockKind int32
+
+const (
+	LockKind_LOCK_NONE  LockKind = 0
+	LockKind_LOCK_POSIX LockKind = 1 // fcntl, also of open file descriptions
+	LockKind_LOCK_FLOCK LockKind = 2 // flock: always the whole file
+)
+
+// Enum value maps for LockKind.
+var (
+	LockKind_name = map[int32]string{
+		0: "LOCK_NONE",
+		1: "LOCK_POSIX",
+		2: "LOCK_FLOCK",
+	}
+	LockKind_value = map[string]int32{
+		"LOCK_NONE":  0,
+		"LOCK_POSIX": 1,
+		"LOCK_FLOCK": 2,
+	}
+)
+
+func (x LockKind) Enum() *LockKind {
+	p := new(LockKind)
+	*p = x
+	return p
+}
+
+func (x LockKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LockKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_metadata_proto_enumTypes[1].Descriptor()
+}
+
+func (LockKind) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_metadata_proto_enumTypes[1]
+}
+
+func (x LockKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LockKind.Descriptor instead.
+func (LockKind) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{1}
+}
+
 type OperateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -267,6 +316,9 @@ type Op struct {
 	//	*Op_StatFs
 	//	*Op_Access
 	//	*Op_Parent
+	//	*Op_GetLock
+	//	*Op_WaitLock
+	//	*Op_CancelWait
 	//	*Op_Create
 	//	*Op_Mkdir
 	//	*Op_Mknod
@@ -281,6 +333,8 @@ type Op struct {
 	//	*Op_ReportSize
 	//	*Op_ReserveAppend
 	//	*Op_FillAppend
+	//	*Op_SetLock
+	//	*Op_DropLocks
 	//	*Op_OpenSession
 	//	*Op_CloseSession
 	Call          isOp_Call `protobuf_oneof:"call"`
@@ -441,6 +495,33 @@ func (x *Op) GetParent() *ParentCall {
 	return nil
 }
 
+func (x *Op) GetGetLock() *GetLockCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_GetLock); ok {
+			return x.GetLock
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetWaitLock() *WaitLockCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_WaitLock); ok {
+			return x.WaitLock
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetCancelWait() *CancelWaitCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_CancelWait); ok {
+			return x.CancelWait
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetCreate() *CreateCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_Create); ok {
@@ -567,6 +648,24 @@ func (x *Op) GetFillAppend() *FillAppendCall {
 	return nil
 }
 
+func (x *Op) GetSetLock() *SetLockCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_SetLock); ok {
+			return x.SetLock
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetDropLocks() *DropLocksCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_DropLocks); ok {
+			return x.DropLocks
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetOpenSession() *OpenSessionCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_OpenSession); ok {
@@ -626,6 +725,18 @@ type Op_Parent struct {
 	Parent *ParentCall `protobuf:"bytes,24,opt,name=parent,proto3,oneof"`
 }
 
+type Op_GetLock struct {
+	GetLock *GetLockCall `protobuf:"bytes,25,opt,name=get_lock,json=getLock,proto3,oneof"`
+}
+
+type Op_WaitLock struct {
+	WaitLock *WaitLockCall `protobuf:"bytes,26,opt,name=wait_lock,json=waitLock,proto3,oneof"`
+}
+
+type Op_CancelWait struct {
+	CancelWait *CancelWaitCall `protobuf:"bytes,27,opt,name=cancel_wait,json=cancelWait,proto3,oneof"`
+}
+
 type Op_Create struct {
 	// Writes.
 	Create *CreateCall `protobuf:"bytes,40,opt,name=create,proto3,oneof"`
@@ -683,6 +794,14 @@ type Op_FillAppend struct {
 	FillAppend *FillAppendCall `protobuf:"bytes,53,opt,name=fill_append,json=fillAppend,proto3,oneof"`
 }
 
+type Op_SetLock struct {
+	SetLock *SetLockCall `protobuf:"bytes,54,opt,name=set_lock,json=setLock,proto3,oneof"`
+}
+
+type Op_DropLocks struct {
+	DropLocks *DropLocksCall `protobuf:"bytes,55,opt,name=drop_locks,json=dropLocks,proto3,oneof"`
+}
+
 type Op_OpenSession struct {
 	OpenSession *OpenSessionCall `protobuf:"bytes,60,opt,name=open_session,json=openSession,proto3,oneof"`
 }
@@ -708,6 +827,12 @@ func (*Op_StatFs) isOp_Call() {}
 func (*Op_Access) isOp_Call() {}
 
 func (*Op_Parent) isOp_Call() {}
+
+func (*Op_GetLock) isOp_Call() {}
+
+func (*Op_WaitLock) isOp_Call() {}
+
+func (*Op_CancelWait) isOp_Call() {}
 
 func (*Op_Create) isOp_Call() {}
 
@@ -736,6 +861,10 @@ func (*Op_ReportSize) isOp_Call() {}
 func (*Op_ReserveAppend) isOp_Call() {}
 
 func (*Op_FillAppend) isOp_Call() {}
+
+func (*Op_SetLock) isOp_Call() {}
+
+func (*Op_DropLocks) isOp_Call() {}
 
 func (*Op_OpenSession) isOp_Call() {}
 
@@ -2239,6 +2368,417 @@ func (x *FillAppendCall) GetSizeEpoch() uint64 {
 	return 0
 }
 
+// Lock is a range of a file that an owner has locked, or wants to lock.
+// Owners are told apart by client and owner together; locks of the two kinds
+// do not know of each other.
+type Lock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Client        uint64                 `protobuf:"varint,1,opt,name=client,proto3" json:"client,omitempty"` // of who holds it; not used in calls
+	Owner         uint64                 `protobuf:"varint,2,opt,name=owner,proto3" json:"owner,omitempty"`   // the client's word for a process or an open file
+	Kind          LockKind               `protobuf:"varint,3,opt,name=kind,proto3,enum=canopy.v1.LockKind" json:"kind,omitempty"`
+	Exclusive     bool                   `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	Start         uint64                 `protobuf:"varint,5,opt,name=start,proto3" json:"start,omitempty"`
+	Last          uint64                 `protobuf:"varint,6,opt,name=last,proto3" json:"last,omitempty"`     // of the last byte; 2^63 - 1 is the end of every file
+	Pid           uint32                 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`       // for people
+	Handle        uint64                 `protobuf:"varint,8,opt,name=handle,proto3" json:"handle,omitempty"` // the client's word for the open file that it was taken through; not 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lock) Reset() {
+	*x = Lock{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lock) ProtoMessage() {}
+
+func (x *Lock) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lock.ProtoReflect.Descriptor instead.
+func (*Lock) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Lock) GetClient() uint64 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
+func (x *Lock) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *Lock) GetKind() LockKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LockKind_LOCK_NONE
+}
+
+func (x *Lock) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *Lock) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *Lock) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Lock) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Lock) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+// GetLockCall answers in locks the first lock that lock would meet, or none.
+type GetLockCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	Lock          *Lock                  `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"` // nil: all locks of the file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLockCall) Reset() {
+	*x = GetLockCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLockCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLockCall) ProtoMessage() {}
+
+func (x *GetLockCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLockCall.ProtoReflect.Descriptor instead.
+func (*GetLockCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetLockCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+func (x *GetLockCall) GetLock() *Lock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// SetLockCall takes lock, or gives its range back. What the owner had there is
+// replaced. WOULD_BLOCK when another owner's lock is in the way.
+type SetLockCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"` // with its number
+	Lock          *Lock                  `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	Unlock        bool                   `protobuf:"varint,3,opt,name=unlock,proto3" json:"unlock,omitempty"`
+	Wait          bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`   // the caller waits if it has to, and so queues up
+	Token         uint64                 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"` // of the wait that ended with this try; 0: it has not waited
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLockCall) Reset() {
+	*x = SetLockCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLockCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLockCall) ProtoMessage() {}
+
+func (x *SetLockCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLockCall.ProtoReflect.Descriptor instead.
+func (*SetLockCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SetLockCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+func (x *SetLockCall) GetLock() *Lock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *SetLockCall) GetUnlock() bool {
+	if x != nil {
+		return x.Unlock
+	}
+	return false
+}
+
+func (x *SetLockCall) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
+func (x *SetLockCall) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+// DropLocksCall gives back all locks that were taken through an open file.
+type DropLocksCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	Handle        uint64                 `protobuf:"varint,2,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropLocksCall) Reset() {
+	*x = DropLocksCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropLocksCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropLocksCall) ProtoMessage() {}
+
+func (x *DropLocksCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropLocksCall.ProtoReflect.Descriptor instead.
+func (*DropLocksCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *DropLocksCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+func (x *DropLocksCall) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+// WaitLockCall is answered when it is worth trying to take lock; with AGAIN when
+// the wait is to be asked for anew, under the same token; with DEADLOCK when it
+// would never end. It belongs to its stream and ends with it.
+type WaitLockCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	Lock          *Lock                  `protobuf:"bytes,2,opt,name=lock,proto3" json:"lock,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`   // names the wait among those of the client
+	Detect        bool                   `protobuf:"varint,4,opt,name=detect,proto3" json:"detect,omitempty"` // the owner does nothing else meanwhile: dead-locks count
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitLockCall) Reset() {
+	*x = WaitLockCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitLockCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitLockCall) ProtoMessage() {}
+
+func (x *WaitLockCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitLockCall.ProtoReflect.Descriptor instead.
+func (*WaitLockCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *WaitLockCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+func (x *WaitLockCall) GetLock() *Lock {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *WaitLockCall) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *WaitLockCall) GetDetect() bool {
+	if x != nil {
+		return x.Detect
+	}
+	return false
+}
+
+// CancelWaitCall ends a wait. When it is answered the wait is forgotten.
+type CancelWaitCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ino           uint64                 `protobuf:"varint,1,opt,name=ino,proto3" json:"ino,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelWaitCall) Reset() {
+	*x = CancelWaitCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelWaitCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelWaitCall) ProtoMessage() {}
+
+func (x *CancelWaitCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelWaitCall.ProtoReflect.Descriptor instead.
+func (*CancelWaitCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CancelWaitCall) GetIno() uint64 {
+	if x != nil {
+		return x.Ino
+	}
+	return 0
+}
+
+func (x *CancelWaitCall) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
 // OpenSessionCall opens the client's session at the shard (PROTOCOLS C3).
 type OpenSessionCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2251,7 +2791,7 @@ type OpenSessionCall struct {
 
 func (x *OpenSessionCall) Reset() {
 	*x = OpenSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2803,7 @@ func (x *OpenSessionCall) String() string {
 func (*OpenSessionCall) ProtoMessage() {}
 
 func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2816,7 @@ func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionCall.ProtoReflect.Descriptor instead.
 func (*OpenSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OpenSessionCall) GetHost() string {
@@ -2308,7 +2848,7 @@ type CloseSessionCall struct {
 
 func (x *CloseSessionCall) Reset() {
 	*x = CloseSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2860,7 @@ func (x *CloseSessionCall) String() string {
 func (*CloseSessionCall) ProtoMessage() {}
 
 func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2873,7 @@ func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionCall.ProtoReflect.Descriptor instead.
 func (*CloseSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 // Result is the outcome of one operation.
@@ -2356,13 +2896,14 @@ type Result struct {
 	RetryAfterMs  uint32                 `protobuf:"varint,15,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // with BUSY
 	Replaced      *Attr                  `protobuf:"bytes,16,opt,name=replaced,proto3" json:"replaced,omitempty"`                                // rename over, unlink: the inode that lost a name, after it (nlink 0: orphan)
 	Cookie        uint64                 `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`                                   // create and the like: position of the new name
+	Locks         []*Lock                `protobuf:"bytes,20,rep,name=locks,proto3" json:"locks,omitempty"`                                      // get_lock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2374,7 +2915,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2387,7 +2928,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Result) GetError() uint32 {
@@ -2509,6 +3050,13 @@ func (x *Result) GetCookie() uint64 {
 	return 0
 }
 
+func (x *Result) GetLocks() []*Lock {
+	if x != nil {
+		return x.Locks
+	}
+	return nil
+}
+
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
@@ -2522,7 +3070,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +3082,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +3095,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Redirect) GetSubtree() uint64 {
@@ -2596,7 +3144,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +3156,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +3169,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EventsRequest) GetShards() []uint64 {
@@ -2646,7 +3194,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +3206,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +3219,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -2754,7 +3302,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +3314,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +3327,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Heartbeat) GetSessionTimeoutMs() uint32 {
@@ -2798,7 +3346,7 @@ type SessionLost struct {
 
 func (x *SessionLost) Reset() {
 	*x = SessionLost{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +3358,7 @@ func (x *SessionLost) String() string {
 func (*SessionLost) ProtoMessage() {}
 
 func (x *SessionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3371,7 @@ func (x *SessionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionLost.ProtoReflect.Descriptor instead.
 func (*SessionLost) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SessionLost) GetShard() uint64 {
@@ -2842,7 +3390,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +3402,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +3415,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportRequest) GetShard() uint64 {
@@ -2886,7 +3434,7 @@ type Invalidate struct {
 
 func (x *Invalidate) Reset() {
 	*x = Invalidate{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3446,7 @@ func (x *Invalidate) String() string {
 func (*Invalidate) ProtoMessage() {}
 
 func (x *Invalidate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3459,7 @@ func (x *Invalidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalidate.ProtoReflect.Descriptor instead.
 func (*Invalidate) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Invalidate) GetPlaces() []*Place {
@@ -2935,7 +3483,7 @@ type ReportOpensRequest struct {
 
 func (x *ReportOpensRequest) Reset() {
 	*x = ReportOpensRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3495,7 @@ func (x *ReportOpensRequest) String() string {
 func (*ReportOpensRequest) ProtoMessage() {}
 
 func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3508,7 @@ func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpensRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReportOpensRequest) GetShard() uint64 {
@@ -3016,7 +3564,7 @@ type ReportOpensResponse struct {
 
 func (x *ReportOpensResponse) Reset() {
 	*x = ReportOpensResponse{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3576,7 @@ func (x *ReportOpensResponse) String() string {
 func (*ReportOpensResponse) ProtoMessage() {}
 
 func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3589,7 @@ func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpensResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReportOpensResponse) GetError() uint32 {
@@ -3078,7 +3626,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\xd4\v\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\xef\r\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -3094,7 +3642,11 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"list_xattr\x18\x15 \x01(\v2\x18.canopy.v1.ListXattrCallH\x00R\tlistXattr\x120\n" +
 	"\astat_fs\x18\x16 \x01(\v2\x15.canopy.v1.StatFsCallH\x00R\x06statFs\x12/\n" +
 	"\x06access\x18\x17 \x01(\v2\x15.canopy.v1.AccessCallH\x00R\x06access\x12/\n" +
-	"\x06parent\x18\x18 \x01(\v2\x15.canopy.v1.ParentCallH\x00R\x06parent\x12/\n" +
+	"\x06parent\x18\x18 \x01(\v2\x15.canopy.v1.ParentCallH\x00R\x06parent\x123\n" +
+	"\bget_lock\x18\x19 \x01(\v2\x16.canopy.v1.GetLockCallH\x00R\agetLock\x126\n" +
+	"\twait_lock\x18\x1a \x01(\v2\x17.canopy.v1.WaitLockCallH\x00R\bwaitLock\x12<\n" +
+	"\vcancel_wait\x18\x1b \x01(\v2\x19.canopy.v1.CancelWaitCallH\x00R\n" +
+	"cancelWait\x12/\n" +
 	"\x06create\x18( \x01(\v2\x15.canopy.v1.CreateCallH\x00R\x06create\x12,\n" +
 	"\x05mkdir\x18) \x01(\v2\x14.canopy.v1.MkdirCallH\x00R\x05mkdir\x12,\n" +
 	"\x05mknod\x18* \x01(\v2\x14.canopy.v1.MknodCallH\x00R\x05mknod\x122\n" +
@@ -3110,7 +3662,10 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"reportSize\x12E\n" +
 	"\x0ereserve_append\x184 \x01(\v2\x1c.canopy.v1.ReserveAppendCallH\x00R\rreserveAppend\x12<\n" +
 	"\vfill_append\x185 \x01(\v2\x19.canopy.v1.FillAppendCallH\x00R\n" +
-	"fillAppend\x12?\n" +
+	"fillAppend\x123\n" +
+	"\bset_lock\x186 \x01(\v2\x16.canopy.v1.SetLockCallH\x00R\asetLock\x129\n" +
+	"\n" +
+	"drop_locks\x187 \x01(\v2\x18.canopy.v1.DropLocksCallH\x00R\tdropLocks\x12?\n" +
 	"\fopen_session\x18< \x01(\v2\x1a.canopy.v1.OpenSessionCallH\x00R\vopenSession\x12B\n" +
 	"\rclose_session\x18= \x01(\v2\x1b.canopy.v1.CloseSessionCallH\x00R\fcloseSessionB\x06\n" +
 	"\x04call\"2\n" +
@@ -3228,12 +3783,41 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x04R\x06length\x12\x1d\n" +
 	"\n" +
-	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\"M\n" +
+	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\"\xcf\x01\n" +
+	"\x04Lock\x12\x16\n" +
+	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\x04R\x05owner\x12'\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x13.canopy.v1.LockKindR\x04kind\x12\x1c\n" +
+	"\texclusive\x18\x04 \x01(\bR\texclusive\x12\x14\n" +
+	"\x05start\x18\x05 \x01(\x04R\x05start\x12\x12\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\x12\x10\n" +
+	"\x03pid\x18\a \x01(\rR\x03pid\x12\x16\n" +
+	"\x06handle\x18\b \x01(\x04R\x06handle\"Z\n" +
+	"\vGetLockCall\x12&\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12#\n" +
+	"\x04lock\x18\x02 \x01(\v2\x0f.canopy.v1.LockR\x04lock\"\x9c\x01\n" +
+	"\vSetLockCall\x12&\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12#\n" +
+	"\x04lock\x18\x02 \x01(\v2\x0f.canopy.v1.LockR\x04lock\x12\x16\n" +
+	"\x06unlock\x18\x03 \x01(\bR\x06unlock\x12\x12\n" +
+	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x14\n" +
+	"\x05token\x18\x05 \x01(\x04R\x05token\"O\n" +
+	"\rDropLocksCall\x12&\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
+	"\x06handle\x18\x02 \x01(\x04R\x06handle\"\x89\x01\n" +
+	"\fWaitLockCall\x12&\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12#\n" +
+	"\x04lock\x18\x02 \x01(\v2\x0f.canopy.v1.LockR\x04lock\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x16\n" +
+	"\x06detect\x18\x04 \x01(\bR\x06detect\"8\n" +
+	"\x0eCancelWaitCall\x12\x10\n" +
+	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\"M\n" +
 	"\x0fOpenSessionCall\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xc4\x04\n" +
+	"\x10CloseSessionCall\"\xeb\x04\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -3253,7 +3837,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bredirect\x18\x0e \x01(\v2\x13.canopy.v1.RedirectR\bredirect\x12$\n" +
 	"\x0eretry_after_ms\x18\x0f \x01(\rR\fretryAfterMs\x12+\n" +
 	"\breplaced\x18\x10 \x01(\v2\x0f.canopy.v1.AttrR\breplaced\x12\x16\n" +
-	"\x06cookie\x18\x11 \x01(\x04R\x06cookie\"~\n" +
+	"\x06cookie\x18\x11 \x01(\x04R\x06cookie\x12%\n" +
+	"\x05locks\x18\x14 \x03(\v2\x0f.canopy.v1.LockR\x05locks\"~\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -3300,7 +3885,13 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x0eSET_ATTR_MTIME\x10 \x12\x16\n" +
 	"\x12SET_ATTR_ATIME_NOW\x10@\x12\x17\n" +
 	"\x12SET_ATTR_MTIME_NOW\x10\x80\x01\x12\x17\n" +
-	"\x12SET_ATTR_KILL_PRIV\x10\x80\x022\xd8\x01\n" +
+	"\x12SET_ATTR_KILL_PRIV\x10\x80\x02*9\n" +
+	"\bLockKind\x12\r\n" +
+	"\tLOCK_NONE\x10\x00\x12\x0e\n" +
+	"\n" +
+	"LOCK_POSIX\x10\x01\x12\x0e\n" +
+	"\n" +
+	"LOCK_FLOCK\x10\x022\xd8\x01\n" +
 	"\bMetadata\x12D\n" +
 	"\aOperate\x12\x19.canopy.v1.OperateRequest\x1a\x1a.canopy.v1.OperateResponse(\x010\x01\x128\n" +
 	"\x06Events\x12\x18.canopy.v1.EventsRequest\x1a\x10.canopy.v1.Event(\x010\x01\x12L\n" +
@@ -3318,125 +3909,146 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_metadata_proto_rawDescData
 }
 
-var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(SetAttrMask)(0),            // 0: canopy.v1.SetAttrMask
-	(*OperateRequest)(nil),      // 1: canopy.v1.OperateRequest
-	(*OperateResponse)(nil),     // 2: canopy.v1.OperateResponse
-	(*Outcome)(nil),             // 3: canopy.v1.Outcome
-	(*Op)(nil),                  // 4: canopy.v1.Op
-	(*LookupCall)(nil),          // 5: canopy.v1.LookupCall
-	(*GetAttrCall)(nil),         // 6: canopy.v1.GetAttrCall
-	(*ReadlinkCall)(nil),        // 7: canopy.v1.ReadlinkCall
-	(*AccessCall)(nil),          // 8: canopy.v1.AccessCall
-	(*ParentCall)(nil),          // 9: canopy.v1.ParentCall
-	(*ReadDirCall)(nil),         // 10: canopy.v1.ReadDirCall
-	(*GetXattrCall)(nil),        // 11: canopy.v1.GetXattrCall
-	(*ListXattrCall)(nil),       // 12: canopy.v1.ListXattrCall
-	(*StatFsCall)(nil),          // 13: canopy.v1.StatFsCall
-	(*CreateCall)(nil),          // 14: canopy.v1.CreateCall
-	(*MkdirCall)(nil),           // 15: canopy.v1.MkdirCall
-	(*MknodCall)(nil),           // 16: canopy.v1.MknodCall
-	(*SymlinkCall)(nil),         // 17: canopy.v1.SymlinkCall
-	(*LinkCall)(nil),            // 18: canopy.v1.LinkCall
-	(*UnlinkCall)(nil),          // 19: canopy.v1.UnlinkCall
-	(*RmdirCall)(nil),           // 20: canopy.v1.RmdirCall
-	(*RenameCall)(nil),          // 21: canopy.v1.RenameCall
-	(*SetAttrCall)(nil),         // 22: canopy.v1.SetAttrCall
-	(*SetXattrCall)(nil),        // 23: canopy.v1.SetXattrCall
-	(*RemoveXattrCall)(nil),     // 24: canopy.v1.RemoveXattrCall
-	(*ReportSizeCall)(nil),      // 25: canopy.v1.ReportSizeCall
-	(*ReserveAppendCall)(nil),   // 26: canopy.v1.ReserveAppendCall
-	(*FillAppendCall)(nil),      // 27: canopy.v1.FillAppendCall
-	(*OpenSessionCall)(nil),     // 28: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 29: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 30: canopy.v1.Result
-	(*Redirect)(nil),            // 31: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 32: canopy.v1.EventsRequest
-	(*Event)(nil),               // 33: canopy.v1.Event
-	(*Heartbeat)(nil),           // 34: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 35: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 36: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 37: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 38: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 39: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 40: canopy.v1.Credential
-	(*Place)(nil),               // 41: canopy.v1.Place
-	(*Attr)(nil),                // 42: canopy.v1.Attr
-	(*DirEntry)(nil),            // 43: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 44: canopy.v1.StatFs
+	(LockKind)(0),               // 1: canopy.v1.LockKind
+	(*OperateRequest)(nil),      // 2: canopy.v1.OperateRequest
+	(*OperateResponse)(nil),     // 3: canopy.v1.OperateResponse
+	(*Outcome)(nil),             // 4: canopy.v1.Outcome
+	(*Op)(nil),                  // 5: canopy.v1.Op
+	(*LookupCall)(nil),          // 6: canopy.v1.LookupCall
+	(*GetAttrCall)(nil),         // 7: canopy.v1.GetAttrCall
+	(*ReadlinkCall)(nil),        // 8: canopy.v1.ReadlinkCall
+	(*AccessCall)(nil),          // 9: canopy.v1.AccessCall
+	(*ParentCall)(nil),          // 10: canopy.v1.ParentCall
+	(*ReadDirCall)(nil),         // 11: canopy.v1.ReadDirCall
+	(*GetXattrCall)(nil),        // 12: canopy.v1.GetXattrCall
+	(*ListXattrCall)(nil),       // 13: canopy.v1.ListXattrCall
+	(*StatFsCall)(nil),          // 14: canopy.v1.StatFsCall
+	(*CreateCall)(nil),          // 15: canopy.v1.CreateCall
+	(*MkdirCall)(nil),           // 16: canopy.v1.MkdirCall
+	(*MknodCall)(nil),           // 17: canopy.v1.MknodCall
+	(*SymlinkCall)(nil),         // 18: canopy.v1.SymlinkCall
+	(*LinkCall)(nil),            // 19: canopy.v1.LinkCall
+	(*UnlinkCall)(nil),          // 20: canopy.v1.UnlinkCall
+	(*RmdirCall)(nil),           // 21: canopy.v1.RmdirCall
+	(*RenameCall)(nil),          // 22: canopy.v1.RenameCall
+	(*SetAttrCall)(nil),         // 23: canopy.v1.SetAttrCall
+	(*SetXattrCall)(nil),        // 24: canopy.v1.SetXattrCall
+	(*RemoveXattrCall)(nil),     // 25: canopy.v1.RemoveXattrCall
+	(*ReportSizeCall)(nil),      // 26: canopy.v1.ReportSizeCall
+	(*ReserveAppendCall)(nil),   // 27: canopy.v1.ReserveAppendCall
+	(*FillAppendCall)(nil),      // 28: canopy.v1.FillAppendCall
+	(*Lock)(nil),                // 29: canopy.v1.Lock
+	(*GetLockCall)(nil),         // 30: canopy.v1.GetLockCall
+	(*SetLockCall)(nil),         // 31: canopy.v1.SetLockCall
+	(*DropLocksCall)(nil),       // 32: canopy.v1.DropLocksCall
+	(*WaitLockCall)(nil),        // 33: canopy.v1.WaitLockCall
+	(*CancelWaitCall)(nil),      // 34: canopy.v1.CancelWaitCall
+	(*OpenSessionCall)(nil),     // 35: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 36: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 37: canopy.v1.Result
+	(*Redirect)(nil),            // 38: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 39: canopy.v1.EventsRequest
+	(*Event)(nil),               // 40: canopy.v1.Event
+	(*Heartbeat)(nil),           // 41: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 42: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 43: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 44: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 45: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 46: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 47: canopy.v1.Credential
+	(*Place)(nil),               // 48: canopy.v1.Place
+	(*Attr)(nil),                // 49: canopy.v1.Attr
+	(*DirEntry)(nil),            // 50: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 51: canopy.v1.StatFs
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
-	4,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
-	3,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	40, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
-	5,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
-	6,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
-	7,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
-	10, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
-	11, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
-	12, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
-	13, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
-	8,  // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
-	9,  // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
-	14, // 12: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	15, // 13: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	16, // 14: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	17, // 15: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	18, // 16: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	19, // 17: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	20, // 18: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	21, // 19: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	22, // 20: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	23, // 21: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	24, // 22: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	25, // 23: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	26, // 24: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	27, // 25: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	28, // 26: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	29, // 27: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	41, // 28: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	41, // 29: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	41, // 30: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	41, // 31: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	41, // 32: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	41, // 33: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	41, // 34: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	25, // 35: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	41, // 36: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	41, // 37: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	41, // 38: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	41, // 39: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	41, // 40: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	42, // 41: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	42, // 42: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	42, // 43: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	41, // 44: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	43, // 45: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	44, // 46: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	31, // 47: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	42, // 48: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	34, // 49: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	35, // 50: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	36, // 51: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	37, // 52: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	41, // 53: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	41, // 54: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	41, // 55: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	31, // 56: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	41, // 57: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	1,  // 58: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	32, // 59: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	38, // 60: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	2,  // 61: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	33, // 62: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	39, // 63: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	61, // [61:64] is the sub-list for method output_type
-	58, // [58:61] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	5,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
+	4,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
+	47, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	6,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
+	7,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
+	8,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
+	11, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
+	12, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
+	13, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
+	14, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
+	9,  // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
+	10, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
+	30, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
+	33, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
+	34, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
+	15, // 15: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	16, // 16: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	17, // 17: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	18, // 18: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	19, // 19: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	20, // 20: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	21, // 21: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	22, // 22: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	23, // 23: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	24, // 24: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	25, // 25: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	26, // 26: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	27, // 27: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	28, // 28: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	31, // 29: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	32, // 30: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	35, // 31: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	36, // 32: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	48, // 33: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	48, // 34: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	48, // 35: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	48, // 36: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	48, // 37: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	48, // 38: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	48, // 39: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	26, // 40: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	48, // 41: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	48, // 42: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	48, // 43: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	48, // 44: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	48, // 45: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	1,  // 46: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	48, // 47: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	29, // 48: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	48, // 49: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	29, // 50: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	48, // 51: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	48, // 52: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	29, // 53: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	49, // 54: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	49, // 55: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	49, // 56: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	48, // 57: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	50, // 58: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	51, // 59: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	38, // 60: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	49, // 61: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	29, // 62: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	41, // 63: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	42, // 64: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	43, // 65: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	44, // 66: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	48, // 67: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	48, // 68: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	48, // 69: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	38, // 70: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	48, // 71: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	2,  // 72: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	39, // 73: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	45, // 74: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	3,  // 75: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	40, // 76: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	46, // 77: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	75, // [75:78] is the sub-list for method output_type
+	72, // [72:75] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -3455,6 +4067,9 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_StatFs)(nil),
 		(*Op_Access)(nil),
 		(*Op_Parent)(nil),
+		(*Op_GetLock)(nil),
+		(*Op_WaitLock)(nil),
+		(*Op_CancelWait)(nil),
 		(*Op_Create)(nil),
 		(*Op_Mkdir)(nil),
 		(*Op_Mknod)(nil),
@@ -3469,10 +4084,12 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_ReportSize)(nil),
 		(*Op_ReserveAppend)(nil),
 		(*Op_FillAppend)(nil),
+		(*Op_SetLock)(nil),
+		(*Op_DropLocks)(nil),
 		(*Op_OpenSession)(nil),
 		(*Op_CloseSession)(nil),
 	}
-	file_api_canopy_v1_metadata_proto_msgTypes[32].OneofWrappers = []any{
+	file_api_canopy_v1_metadata_proto_msgTypes[38].OneofWrappers = []any{
 		(*Event_Heartbeat)(nil),
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
@@ -3483,8 +4100,8 @@ func file_api_canopy_v1_metadata_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   39,
+			NumEnums:      2,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
