@@ -52,7 +52,7 @@ func (l *localStream) run() {
 	st.server.metrics.streams.Inc()
 	defer st.server.metrics.streams.Dec()
 	l.err = st.queue.send(st.ctx, st.server.front.Draining())
-	st.cancel(nil) // who waits in Send comes back
+	st.end() // who waits in Send comes back
 	st.queue.close()
 	l.mu.Lock()
 	l.closed = true

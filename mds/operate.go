@@ -43,6 +43,12 @@ func (s *Server) newStream(ctx context.Context, client base.ClientID, out func(*
 	}
 }
 
+// end ends what waits for the stream or on it.
+func (st *opStream) end() {
+	st.cancel(nil)
+	st.server.endWaits(st)
+}
+
 // Operate serves one stream: a goroutine receives and starts operations in the
 // order sent, this one sends the answers, as many as wait in one message.
 func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.OperateRequest, canopyv1.OperateResponse]) error {
@@ -52,7 +58,7 @@ func (m *metadataService) Operate(stream grpc.BidiStreamingServer[canopyv1.Opera
 		return fserr.Status(fserr.New(fserr.Malformed, "operate", errNoClient))
 	}
 	st := s.newStream(stream.Context(), client, stream.Send)
-	defer st.cancel(nil)
+	defer st.end()
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	// The receiver ends when the stream does, which is when this function
@@ -109,6 +115,8 @@ func (st *opStream) start(request *canopyv1.OperateRequest, now time.Time) {
 			st.queue.put(1, outcome{op.Id, encodeResult(st.server.refusal(err, id, base.SubtreeID(op.Subtree)))})
 		case kind.isWrite():
 			st.submit(h, request.Floor, op, kind, now)
+		case kind == opWaitLock || kind == opCancelWait:
+			st.wait(h, op, kind, now)
 		default:
 			if batch == nil {
 				batch = &readBatch{stream: st, h: h, started: now}
@@ -154,11 +162,16 @@ type pendingWrite struct {
 	subtree base.SubtreeID
 	kind    opType
 	started time.Time
+	ino     base.Ino // of a lock
+	token   uint64   // of a try for a lock
 }
 
 // submit gives a write to the group. Submits of one stream are in order.
 func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType, now time.Time) {
 	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now}
+	if st.locking(w, op) {
+		return
+	}
 	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
 	encoded, err := command.MarshalVT()
 	if err != nil {
@@ -181,6 +194,7 @@ func (w *pendingWrite) done(result []byte, err error) {
 			result = s.addRedirect(result, w.h.shard, w.subtree)
 		}
 		w.applied(kind)
+		w.unlocked(kind)
 	}
 	w.h.metrics.observe(w.kind, kind, time.Since(w.started))
 	w.stream.queue.put(1, outcome{w.id, result})

@@ -59,7 +59,8 @@ func (b *readBatch) quick() bool {
 		return false
 	}
 	for _, kind := range b.kinds {
-		if kind == opReadDir || kind == opListXattr || kind == opStatFs {
+		switch kind {
+		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait:
 			return false
 		}
 	}

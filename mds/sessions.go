@@ -64,6 +64,14 @@ func (t *tenure) sessionClosed(id base.ClientID) {
 	t.dropLocked(id)
 	t.mu.Unlock()
 	t.activity.Add(1)
+	t.locksEnded(id)
+}
+
+// locksEnded notes that the locks of ended sessions are gone, and what the
+// clients waited for.
+func (t *tenure) locksEnded(ids ...base.ClientID) {
+	t.locks.remove(func(w *lockWait) bool { return slices.Contains(ids, w.id.client) })
+	t.locks.changedAll()
 }
 
 func (t *tenure) dropLocked(id base.ClientID) {
@@ -156,10 +164,13 @@ func (t *tenure) endSessions(overdue map[base.ClientID]bool, timeout time.Durati
 		t.dropLocked(id)
 	}
 	t.mu.Unlock()
+	var ended []base.ClientID
 	for _, id := range command.Clients {
+		ended = append(ended, base.ClientID(id))
 		t.h.server.log.Info("session ended: not heard of", "shard", t.h.shard, "client", base.ClientID(id), "timeout", timeout)
 		t.h.server.events.sessionLost(base.ClientID(id), t.h.shard)
 	}
+	t.locksEnded(ended...)
 	t.h.metrics.sessionsEnded.Add(float64(len(command.Clients)))
 	t.activity.Add(1)
 }

@@ -38,10 +38,14 @@ type tenure struct {
 	clients map[base.ClientID]*clientState
 	scanned bool // the sessions of the replicated state are in clients
 	clock   shardClock
+
+	locks *lockTable
 }
 
 func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
-	return &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{}}
+	t := &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{}}
+	t.locks = newLockTable(t)
+	return t
 }
 
 // begin starts the term's workers; they end with it.
@@ -52,6 +56,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.reconcileLoop(); return nil })
 	t.tasks.Go(func() error { t.deletionLoop(); return nil })
 	t.tasks.Go(func() error { t.cutLoop(); return nil })
+	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
 }
 
 // end stops the workers and waits for them.
