@@ -19,6 +19,9 @@ func (f *File) Append(ctx context.Context, p []byte) (off int64, err error) {
 	if f.closed.Load() || !f.writable() {
 		return 0, f.fail("append", fserr.BadHandle)
 	}
+	if f.lockLost.Load() {
+		return 0, f.fail("append", errLockLost)
+	}
 	if len(p) == 0 {
 		return 0, nil
 	}

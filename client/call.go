@@ -14,6 +14,12 @@ import (
 // result, or the error that the result says. It follows redirects and repeats
 // what met a protocol kind until ctx ends. op belongs to do from here on.
 func (c *Client) do(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, error) {
+	result, _, err := c.doIn(ctx, kind, op)
+	return result, err
+}
+
+// doIn is do, and tells in which session the operation was answered.
+func (c *Client) doIn(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, inSession, error) {
 	start := time.Now()
 	cl := callPool.Get().(*call)
 	cl.op, cl.kind, cl.sends, cl.session, cl.link = op, kind, 0, 0, nil
@@ -22,18 +28,19 @@ func (c *Client) do(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv
 		// The call may still be with its link: it is left to the collector.
 		c.seqs.release(base.Seq(cl.op.Seq))
 		c.metrics.observe(kind, start, fserr.KindOf(err))
-		return nil, wrap(kind, err)
+		return nil, inSession{}, wrap(kind, err)
 	}
 	c.seqs.release(base.Seq(cl.op.Seq))
+	in := inSession{cl.link, cl.session}
 	cl.op, cl.result, cl.link = nil, nil, nil
 	callPool.Put(cl)
 	if result.Error == 0 {
 		c.metrics.observe(kind, start, fserr.OK)
-		return result, nil
+		return result, in, nil
 	}
 	k := fserr.Kind(result.Error)
 	c.metrics.observe(kind, start, k)
-	return result, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
+	return result, in, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
 }
 
 // attempt tries until there is a result that is an answer.

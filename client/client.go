@@ -28,7 +28,8 @@ const (
 
 // Client is a connection to one cluster. Make it with Connect.
 //
-// Lock order: fileState.mu before flusher.mu, opens.mu before Inode.mu; all
+// Lock order: fileState.mu before flusher.mu, opens.mu before Inode.mu,
+// fileLocks.mu before link.mu; all
 // others are leaves. None is held over I/O.
 type Client struct {
 	id     base.ClientID
@@ -51,6 +52,9 @@ type Client struct {
 	flusher *flusher
 	data    DataPlane
 	env     linkEnv
+
+	lastToken  atomic.Uint64 // of waits for locks
+	lastHandle atomic.Uint64 // number of the newest File
 
 	links   sync.Map    // base.ShardID -> *link
 	closed  atomic.Bool // Close was called
@@ -143,7 +147,8 @@ func newClient(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c.env = linkEnv{routes: c.routes, nodes: c.nodes, seqs: c.seqs, metrics: c.metrics, logger: c.logger,
-		caller: c.caller, outgoing: c.outgoing, memory: cfg.Memory, identity: c.identity, sessionAt: c.events.sessionAt}
+		caller: c.caller, outgoing: c.outgoing, memory: cfg.Memory, identity: c.identity, sessionAt: c.events.sessionAt,
+		sessionEnded: c.locksLost}
 	return c, nil
 }
 

@@ -18,6 +18,9 @@ type File struct {
 	cred   *canopyv1.Credential // of who opened it
 	seen   atomic.Uint64
 	closed atomic.Bool
+
+	number   uint64      // of the handle, among all of the client
+	lockLost atomic.Bool // a lock that was taken through it is gone
 }
 
 // Open opens the regular file n. It checks no permission (a kernel with
@@ -39,7 +42,7 @@ func (c *Client) Open(ctx context.Context, cred Cred, n *Inode, flags uint32) (*
 	if first {
 		c.opens.opened(n)
 	}
-	f := &File{st: st, flags: flags, cred: cred.wire()}
+	f := &File{st: st, flags: flags, cred: cred.wire(), number: c.lastHandle.Add(1)}
 	st.mu.Lock()
 	f.seen.Store(st.errs)
 	st.mu.Unlock()
@@ -86,6 +89,8 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	switch {
 	case f.closed.Load() || !f.writable():
 		return 0, f.fail("write", fserr.BadHandle)
+	case f.lockLost.Load():
+		return 0, f.fail("write", errLockLost)
 	case off < 0:
 		return 0, f.fail("write", fserr.Invalid)
 	case f.flags&syscall.O_APPEND != 0:
@@ -216,6 +221,15 @@ func (f *File) Close(ctx context.Context) error {
 		return f.fail("close", fserr.BadHandle)
 	}
 	defer f.release()
+	err := f.closeData(ctx)
+	if dropErr := f.dropLocks(ctx); err == nil && dropErr != nil {
+		err = f.fail("close", dropErr)
+	}
+	return err
+}
+
+// closeData flushes what the handle has written, or drops it with the file.
+func (f *File) closeData(ctx context.Context) error {
 	st := f.st
 	st.mu.Lock()
 	orphan := st.orphan

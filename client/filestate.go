@@ -68,6 +68,8 @@ type fileState struct {
 	orphan     bool             // has no name any more
 	truncating chan struct{}    // holds a token while this client truncates; made on first use
 
+	locks fileLocks // has a mu of its own
+
 	errs    uint64 // counts failures of write-back
 	lastErr error
 }

@@ -70,6 +70,8 @@ type linkEnv struct {
 	identity func() wire.Caller
 	// sessionAt is told at which node the link's open session is now.
 	sessionAt func(shard base.ShardID, at target)
+	// sessionEnded is told that the session at a shard has ended.
+	sessionEnded func(shard base.ShardID)
 }
 
 // link carries the operations of this client to one shard: over one stream to
@@ -277,12 +279,29 @@ func (l *link) mapChanged() {
 // present one. The writer opens a new one before it sends anything else.
 func (l *link) sessionLost(session uint64) {
 	l.mu.Lock()
-	if l.open && (session == 0 || session == l.session) {
+	ended := l.open && (session == 0 || session == l.session)
+	if ended {
 		l.open = false
 		_, l.minFloor = l.env.seqs.lowest()
 	}
 	l.mu.Unlock()
+	if ended {
+		l.env.sessionEnded(l.shard)
+	}
 	l.poke()
+}
+
+// inSession is the session in which an operation was answered.
+type inSession struct {
+	link   *link
+	number uint64
+}
+
+// stands reports whether it has not ended, as far as is known.
+func (s inSession) stands() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.link.open && s.link.session == s.number
 }
 
 // where returns the node of the present or last stream, and whether the session

@@ -63,6 +63,18 @@ func (o *opens) closed(n *Inode) {
 	o.mu.Unlock()
 }
 
+// nodes returns the inodes of the open files, each with a reference.
+func (o *opens) nodes() []*Inode {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := make([]*Inode, 0, len(o.files))
+	for _, f := range o.files {
+		f.node.Hold()
+		all = append(all, f.node)
+	}
+	return all
+}
+
 // askFull notes that the shard's holder wants everything.
 func (o *opens) askFull(shard base.ShardID) {
 	o.mu.Lock()

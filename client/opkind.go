@@ -13,6 +13,9 @@ const (
 	opStatFS
 	opAccess
 	opParent
+	opGetLock
+	opWaitLock
+	opCancelWait
 	opCreate
 	opMkdir
 	opMknod
@@ -27,6 +30,8 @@ const (
 	opReportSize
 	opReserveAppend
 	opFillAppend
+	opSetLock
+	opDropLocks
 	opOpenSession
 	opCloseSession
 	opKinds // how many there are
@@ -34,8 +39,9 @@ const (
 
 var opNames = [opKinds]string{
 	"lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
+	"get_lock", "wait_lock", "cancel_wait",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr",
-	"removexattr", "report_size", "reserve_append", "fill_append", "open_session", "close_session",
+	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "open_session", "close_session",
 }
 
 func (k opKind) String() string { return opNames[k] }

@@ -13,6 +13,8 @@ func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	switch {
 	case f.closed.Load() || !f.readable():
 		return 0, f.fail("read", fserr.BadHandle)
+	case f.lockLost.Load():
+		return 0, f.fail("read", errLockLost)
 	case off < 0:
 		return 0, f.fail("read", fserr.Invalid)
 	case len(p) == 0:
