@@ -21,6 +21,10 @@ type file interface {
 	Append(ctx context.Context, p []byte) (int64, error)
 	Flush(ctx context.Context) error
 	Fsync(ctx context.Context) error
+	GetLock(ctx context.Context, r client.LockRequest) (*client.HeldLock, error)
+	SetLock(ctx context.Context, r client.LockRequest) error
+	UnlockOwner(ctx context.Context, owner uint64) error
+	HasLocks() bool
 	Close(ctx context.Context) error
 }
 

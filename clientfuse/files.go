@@ -54,6 +54,9 @@ func (f *fileSystem) opened(n *node, o file, flags uint32, out *fuse.OpenOut) {
 	keep := flags&syscall.O_TRUNC == 0 && n.cached.Swap(version) == version
 	out.Fh = f.handles.add(h)
 	out.OpenFlags = mountopt.OpenFlags(flags, keep)
+	if o.HasLocks() {
+		out.OpenFlags &^= fuse.FOPEN_NOFLUSH // K10: its close gives locks back
+	}
 }
 
 // Release implements fuse.RawFileSystem. FLUSH has told the process what it had
@@ -157,10 +160,15 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 	if h == nil {
 		return c.end(fuse.EBADF)
 	}
-	if h.flags&syscall.O_ACCMODE == syscall.O_RDONLY {
-		return c.end(fuse.OK)
+	var err error
+	if h.flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		err = h.file.Flush(c)
 	}
-	return c.end(errno(h.file.Flush(c)))
+	// K10: whatever became of the bytes, the process gives its locks back.
+	if lockErr := h.file.UnlockOwner(c, in.LockOwner); err == nil {
+		err = lockErr
+	}
+	return c.end(errno(err))
 }
 
 // Fsync implements fuse.RawFileSystem.

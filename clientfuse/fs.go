@@ -22,8 +22,7 @@ import (
 //   - ACCESS: default_permissions lets the kernel check;
 //   - LSEEK: the kernel takes a file for one extent up to its size;
 //   - FALLOCATE: programs see EOPNOTSUPP, and glibc writes zeros;
-//   - COPY_FILE_RANGE: the kernel copies through the page cache;
-//   - GETLK, SETLK, SETLKW: locks are the kernel's, within this mount.
+//   - COPY_FILE_RANGE: the kernel copies through the page cache.
 type fileSystem struct {
 	fuse.RawFileSystem
 

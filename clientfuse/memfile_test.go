@@ -8,10 +8,21 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
-type memFile struct{ n *memNode }
+type memFile struct {
+	n      *memNode
+	number uint64
+}
+
+// openLocked makes a handle. The caller holds mu.
+func (m *memFS) openLocked(n *memNode) *memFile {
+	m.lastFile++
+	return &memFile{n, m.lastFile}
+}
 
 func (m *memFS) Open(ctx context.Context, cred client.Cred, n inode, flags uint32) (file, error) {
-	f := &memFile{n.(*memNode)}
+	m.mu.Lock()
+	f := m.openLocked(n.(*memNode))
+	m.mu.Unlock()
 	if flags&0o1000 != 0 { // O_TRUNC
 		_, err := m.SetAttr(ctx, cred, n, client.SetAttr{Mask: 8}, f)
 		return f, err
@@ -88,7 +99,10 @@ func (f *memFile) Append(_ context.Context, p []byte) (int64, error) {
 
 func (f *memFile) Flush(context.Context) error { return nil }
 func (f *memFile) Fsync(context.Context) error { return nil }
-func (f *memFile) Close(context.Context) error { return nil }
+func (f *memFile) Close(context.Context) error {
+	f.drop()
+	return nil
+}
 
 func (m *memFS) GetXattr(_ context.Context, _ client.Cred, n inode, name string) ([]byte, error) {
 	m.mu.Lock()

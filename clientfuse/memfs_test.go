@@ -16,11 +16,13 @@ import (
 // memFS is a backend in memory: what the cluster would answer, as far as the
 // kernel with default_permissions leaves it to the file system.
 type memFS struct {
-	mu      sync.Mutex
-	root    *memNode
-	lastIno uint64
-	lastNS  int64
-	cookie  uint64
+	mu       sync.Mutex
+	root     *memNode
+	lastIno  uint64
+	lastNS   int64
+	cookie   uint64
+	lastFile uint64
+	locks    *memLocks
 	// block, if set, holds calls of Create until it is closed or they end.
 	block chan struct{}
 	refs  map[uint64]int
@@ -44,7 +46,7 @@ type memName struct {
 }
 
 func newMemFS() *memFS {
-	m := &memFS{cookie: 2, refs: make(map[uint64]int)}
+	m := &memFS{cookie: 2, refs: make(map[uint64]int), locks: newMemLocks()}
 	m.root = m.newNode(syscall.S_IFDIR|0o755, client.Cred{}, nil)
 	m.root.parent = m.root
 	return m
@@ -252,13 +254,13 @@ func (m *memFS) Create(ctx context.Context, cred client.Cred, dir inode, name st
 		if flags&syscall.O_EXCL != 0 {
 			return created{}, fserr.Exist
 		}
-		return created{inode: m.hold(e.node), attr: e.node.copyAttr(), existed: true, file: &memFile{e.node}}, nil
+		return created{inode: m.hold(e.node), attr: e.node.copyAttr(), existed: true, file: m.openLocked(e.node)}, nil
 	}
 	n, err := m.makeLocked(cred, d, name, syscall.S_IFREG|mode)
 	if err != nil {
 		return created{}, err
 	}
-	return created{inode: m.hold(n), attr: n.copyAttr(), file: &memFile{n}}, nil
+	return created{inode: m.hold(n), attr: n.copyAttr(), file: m.openLocked(n)}, nil
 }
 
 func (m *memFS) makeLocked(cred client.Cred, d *memNode, name string, mode uint32) (*memNode, error) {
@@ -280,7 +282,7 @@ func (m *memFS) CreateAnonymous(_ context.Context, cred client.Cred, dir inode, 
 	defer m.mu.Unlock()
 	n := m.newNode(syscall.S_IFREG|mode, cred, dir.(*memNode))
 	n.attr.Nlink = 0
-	return created{inode: m.hold(n), attr: n.copyAttr(), file: &memFile{n}}, nil
+	return created{inode: m.hold(n), attr: n.copyAttr(), file: m.openLocked(n)}, nil
 }
 
 func (m *memFS) Mkdir(ctx context.Context, cred client.Cred, dir inode, name string, mode uint32) (inode, *client.Attr, error) {

@@ -42,6 +42,9 @@ const (
 	opReadDir
 	opReadDirPlus
 	opStatFS
+	opGetLk
+	opSetLk
+	opSetLkw
 	opCount
 )
 
@@ -54,6 +57,7 @@ func opNames() [opCount]string {
 		opSetXattr: "setxattr", opRemoveXattr: "removexattr", opCreate: "create", opTmpfile: "tmpfile",
 		opOpen: "open", opRead: "read", opWrite: "write", opFlush: "flush", opFsync: "fsync",
 		opRelease: "release", opOpenDir: "opendir", opReadDir: "readdir", opReadDirPlus: "readdirplus", opStatFS: "statfs",
+		opGetLk: "getlk", opSetLk: "setlk", opSetLkw: "setlkw",
 	}
 }
 

@@ -63,7 +63,7 @@ func mountBackend(ctx context.Context, b backend, source string, cfg Config) (*S
 	if sub := path.Clean("/" + cfg.Options.Subdir); sub != "/" {
 		source += "#" + sub
 	}
-	m, err := mountopt.Serve(f, mountopt.Config{Dir: cfg.Dir, Source: source, Options: cfg.Options, Logger: cfg.Logger})
+	m, err := mountopt.Serve(f, mountopt.Config{Dir: cfg.Dir, Source: source, Options: cfg.Options, Logger: cfg.Logger, Locks: true})
 	if err != nil {
 		f.watch.close()
 		return nil, err

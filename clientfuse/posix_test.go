@@ -18,6 +18,7 @@ func TestPosix(t *testing.T) {
 func TestPosixAcrossMounts(t *testing.T) {
 	s := serve(t, 2, "consistency=strict")
 	posix.RunCrossMount(t, s.dirs[0], s.dirs[1])
+	posix.RunLocks(t, s.dirs[0], s.dirs[1], false, false)
 }
 
 // TestGoFusePosix runs go-fuse's own suite.

@@ -27,6 +27,7 @@ type Config struct {
 	Source  string // first field of /proc/mounts, e.g. "canopy:<cluster>"
 	Options Options
 	Logger  *slog.Logger // nil: discarded
+	Locks   bool         // the file system answers for file locks; else they are the kernel's, within the mount
 }
 
 // Mount is a mounted and served file system.
@@ -57,7 +58,7 @@ func Serve(fs fuse.RawFileSystem, cfg Config) (*Mount, error) {
 	}
 	m := &Mount{dir: dir, logger: cfg.Logger, control: -1, done: make(chan struct{})}
 	options := cfg.Options.FuseOptions(cfg.Logger)
-	options.FsName = cfg.Source
+	options.FsName, options.EnableLocks = cfg.Source, cfg.Locks
 	if os.Geteuid() == 0 {
 		err = m.mountDirectly(fs, cfg, options)
 	} else {

@@ -32,6 +32,7 @@ func TestCrossMountOnOneFileSystem(t *testing.T) {
 	a, b := Dir(t), Dir(t)
 	mount(t, a, b, "", unix.MS_BIND, "")
 	RunCrossMount(t, a, b)
+	RunLocks(t, a, b, true, false) // Linux lets readers overtake a writer
 }
 
 // TestUnreachable: the suite says what is wrong with a directory that only root
@@ -60,6 +61,7 @@ func TestGivenDirectory(t *testing.T) {
 	}
 	if b != "" {
 		t.Run("across", func(t *testing.T) { RunCrossMount(t, a, b) })
+		t.Run("locks", func(t *testing.T) { RunLocks(t, a, b, true, os.Getenv("CANOPY_POSIX_DIR") != "") })
 	}
 	if os.Getenv("CANOPY_POSIX_DIR") != "" {
 		t.Run("own", func(t *testing.T) { Run(t, a) })

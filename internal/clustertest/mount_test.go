@@ -51,7 +51,7 @@ func TestPOSIX(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"across", "own", "go-fuse"} {
+	for _, part := range []string{"across", "locks", "own", "go-fuse"} {
 		if !strings.Contains(string(out), "--- PASS: TestGivenDirectory/"+part) {
 			t.Errorf("the part %q did not run", part)
 		}
