@@ -81,6 +81,14 @@ func (f *File) GetLock(ctx context.Context, r LockRequest) (*HeldLock, error) {
 	return h, nil
 }
 
+// Locks returns all locks in a file, of all clients.
+func (c *Client) Locks(ctx context.Context, n *Inode) ([]*Lock, error) {
+	op := n.op(Cred{})
+	op.Call = &canopyv1.Op_GetLock{GetLock: &canopyv1.GetLockCall{Place: n.place()}}
+	res, err := c.do(ctx, opGetLock, op)
+	return res.GetLocks(), err
+}
+
 // SetLock takes a lock, or gives it back, for all clients to see. What the owner
 // had in the range is replaced. What this client wrote to the file is visible to
 // others before a lock is given back, and who has got one sees the file as it is.

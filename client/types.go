@@ -58,6 +58,9 @@ type DirEntry = canopyv1.DirEntry
 // StatFS is the size of the file system.
 type StatFS = canopyv1.StatFs
 
+// Lock is a lock of any client, as Locks lists it.
+type Lock = canopyv1.Lock
+
 // SetAttr is a change of attributes: what Mask names (canopyv1.SetAttrMask bits).
 type SetAttr struct {
 	Mask             canopyv1.SetAttrMask

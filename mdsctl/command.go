@@ -72,7 +72,7 @@ func (a *app) command() *cobra.Command {
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long one process may take to answer")
 	root.AddCommand(a.statusCommand(), a.nodeCommand(), a.shardCommand(), a.subtreeCommand(), a.sessionCommand(),
-		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.statCommand(), a.layoutCommand(), a.checksumCommand(), a.fsckCommand())
+		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.checksumCommand(), a.fsckCommand())
 	return root
 }
 
@@ -147,6 +147,11 @@ func (a *app) withCluster(ctx context.Context, do func(*inspect.Cluster) error) 
 
 // walk finds what path names: its attributes, and the path in the namespace.
 func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client.Attr, path string, err error) {
+	return a.at(ctx, typed, follow, func(context.Context, *client.Client, *client.Inode) error { return nil })
+}
+
+// at is walk, and calls do with what the path leads to.
+func (a *app) at(ctx context.Context, typed string, follow bool, do func(context.Context, *client.Client, *client.Inode) error) (attr *client.Attr, path string, err error) {
 	path, err = local.NamespacePath(typed)
 	if err != nil {
 		return nil, "", err
@@ -170,6 +175,6 @@ func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client
 	if err != nil {
 		return nil, "", err
 	}
-	n.Release()
-	return attr, path, nil
+	defer n.Release()
+	return attr, path, do(ctx, c, n)
 }

@@ -224,3 +224,19 @@ func TestHelpAndCompletion(t *testing.T) {
 		}
 	}
 }
+
+func TestLocks(t *testing.T) {
+	rows := []lockRow{
+		newLockRow(&canopyv1.Lock{Client: 0xa1, Owner: 0xbeef, Kind: canopyv1.LockKind_LOCK_POSIX, Exclusive: true, Start: 100, Last: 199, Pid: 4711, Handle: 1}),
+		newLockRow(&canopyv1.Lock{Client: 0xb2, Owner: 2, Kind: canopyv1.LockKind_LOCK_FLOCK, Last: 1<<63 - 1, Handle: 1}),
+	}
+	nameClients(rows, []*canopyv1.SessionInfo{{Client: 0xa1, Host: "worker-7", Mount: "/mnt"}, {Client: 0xc3, Host: "other"}})
+	for _, format := range []string{"table", "json"} {
+		var out bytes.Buffer
+		a := &app{env: Env{Stdout: &out}, output: format}
+		if err := a.emit(rows, func(t *table) { writeLocks(t, rows) }); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "lock-ls."+strings.Replace(format, "table", "txt", 1), out.String())
+	}
+}
