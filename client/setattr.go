@@ -77,7 +77,6 @@ func (c *Client) setAttrReporting(ctx context.Context, cred Cred, st *fileState,
 		err  error
 	}
 	answered := make(chan answer, 1)
-	set.Handle = nil // of no use without a size
 	if !c.spawn(func() {
 		asked := time.Now()
 		res, err := c.setAttr(c.ctx, cred, n, set, report)

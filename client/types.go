@@ -2,6 +2,7 @@ package client
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,9 @@ type Cred struct {
 	// default ACL.
 	Umask uint32
 }
+
+// InGroup reports whether the group is the primary or a supplementary one.
+func (c Cred) InGroup(gid uint32) bool { return c.GID == gid || slices.Contains(c.Groups, gid) }
 
 // Attr is what stat shows. An *Attr that a call returned is shared: read it,
 // never change it.

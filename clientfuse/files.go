@@ -26,7 +26,7 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 		}
 	}
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
-		if s := f.killPrivilege(c, n); !s.Ok() {
+		if s := f.killPrivilege(c, n, client.Cred{}, nil); !s.Ok() {
 			return c.end(s)
 		}
 	}
@@ -102,7 +102,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 		return 0, c.end(fuse.EBADF)
 	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-		if s := f.killPrivilege(c, h.node); !s.Ok() {
+		if s := f.killPrivilege(c, h.node, c.cred(), h.file); !s.Ok() {
 			return 0, c.end(s)
 		}
 	}
@@ -135,17 +135,19 @@ func (h *handle) write(c *call, p []byte, off int64, flags uint32) (int, error) 
 
 // killPrivilege clears setuid and setgid of a file that a user other than the
 // superuser changes. The kernel asks for it with every such write; only a file
-// that has the bits needs it.
-func (f *fileSystem) killPrivilege(c *call, n *node) fuse.Status {
+// that has the bits needs it, and setgid without execution (which it is not for)
+// only from who is not of the group.
+func (f *fileSystem) killPrivilege(c *call, n *node, cred client.Cred, handle file) fuse.Status {
 	mode := n.mode.Load()
-	setgid := mode&(syscall.S_ISGID|syscall.S_IXGRP) == syscall.S_ISGID|syscall.S_IXGRP
+	setgid := mode&(syscall.S_ISGID|syscall.S_IXGRP) == syscall.S_ISGID|syscall.S_IXGRP ||
+		mode&syscall.S_ISGID != 0 && cred.UID != 0 && !cred.InGroup(n.gid.Load())
 	if mode&syscall.S_ISUID == 0 && !setgid {
 		return fuse.OK
 	}
 	n.inodeChanges.begin()
 	defer n.inodeChanges.end()
 	set := client.SetAttr{Mask: canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV}
-	a, err := f.backend.SetAttr(c, client.Cred{}, n.inode, set, nil)
+	a, err := f.backend.SetAttr(c, cred, n.inode, set, handle)
 	if err != nil {
 		return errno(err)
 	}

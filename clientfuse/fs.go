@@ -2,6 +2,7 @@ package clientfuse
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
+	"github.com/canopyfs/canopy/internal/fserr"
 )
 
 // fileSystem answers the kernel's requests. Requests that it does not override
@@ -90,6 +92,7 @@ func (f *fileSystem) fill(n *node, a *client.Attr, parent uint64, out *fuse.Entr
 // saw keeps what is used as a hint later.
 func (n *node) saw(a *client.Attr) {
 	n.mode.Store(a.GetMode())
+	n.gid.Store(a.GetGid())
 	n.acls.Store(a.GetAcls())
 	n.sawAt.Store(time.Since(clockStart).Nanoseconds())
 	n.data.Store(a.GetDataVersion())
@@ -234,12 +237,16 @@ func (f *fileSystem) setAttr(c *call, in *fuse.SetAttrIn, out *fuse.AttrOut) fus
 	n.inodeChanges.begin()
 	defer n.inodeChanges.end()
 	set := setAttrOf(in, n.mode.Load())
-	var a *client.Attr
-	var err error
-	if set.Mask == 0 {
-		a, err = f.backend.GetAttr(c, c.cred(), n.inode) // chown(-1, -1)
-	} else {
-		a, err = f.backend.SetAttr(c, c.cred(), n.inode, set, opened)
+	// A change of nothing is chown(-1, -1): ctime moves, and what a chown clears is
+	// cleared. Or the kernel is about to write to such a file: who does not own it
+	// changes nothing here, the WRITE asks for it.
+	nothing := set.Mask == 0
+	if nothing {
+		set.Mask, opened = canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV, nil
+	}
+	a, err := f.backend.SetAttr(c, c.cred(), n.inode, set, opened)
+	if nothing && errors.Is(err, fserr.Permission) {
+		a, err = f.backend.GetAttr(c, c.cred(), n.inode)
 	}
 	if err != nil {
 		return errno(err)

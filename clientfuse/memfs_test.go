@@ -188,13 +188,21 @@ func (m *memFS) GetAttrAhead(ctx context.Context, cred client.Cred, n inode, nam
 	return attr, out, err
 }
 
-func (m *memFS) SetAttr(_ context.Context, _ client.Cred, in inode, set client.SetAttr, _ file) (*client.Attr, error) {
+func (m *memFS) SetAttr(_ context.Context, cred client.Cred, in inode, set client.SetAttr, handle file) (*client.Attr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, now := in.(*memNode), m.now()
 	has := func(bit canopyv1.SetAttrMask) bool { return set.Mask&bit != 0 }
 	if has(canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV) {
+		before := n.attr.Mode
 		n.killPriv()
+		if cred.UID != 0 && !cred.InGroup(n.attr.Gid) && !n.IsDir() {
+			n.attr.Mode &^= syscall.S_ISGID
+		}
+		if set.Mask == canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV && handle == nil && cred.UID != 0 && cred.UID != n.attr.Uid && n.attr.Mode != before {
+			n.attr.Mode = before
+			return nil, fserr.Permission
+		}
 	}
 	if has(canopyv1.SetAttrMask_SET_ATTR_MODE) {
 		n.attr.Mode = n.attr.Mode&syscall.S_IFMT | set.Mode

@@ -16,6 +16,7 @@ type node struct {
 
 	// What the last attributes told: used as hints, never as answers.
 	mode    atomic.Uint32 // st_mode
+	gid     atomic.Uint32
 	acls    atomic.Uint32 // which ACLs there are
 	sawAt   atomic.Int64  // when that was, in ns since clockStart
 	data    atomic.Uint64 // data version

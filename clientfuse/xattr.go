@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/canopyfs/canopy/client"
 )
 
 // GetXAttr implements fuse.RawFileSystem.
@@ -74,6 +76,8 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 	return c.end(errno(f.backend.SetXattr(c, c.cred(), n.inode, name, value, in.Flags)))
 }
 
+const capabilityXattr = "security.capability"
+
 // RemoveXAttr implements fuse.RawFileSystem.
 func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	c := f.begin(opRemoveXattr, cancel, h)
@@ -86,5 +90,11 @@ func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name 
 	}
 	n.inodeChanges.begin()
 	defer n.inodeChanges.end()
-	return c.end(errno(f.backend.RemoveXattr(c, c.cred(), n.inode, name)))
+	cred := c.cred()
+	if name == capabilityXattr {
+		// The kernel lets nobody remove it who may not; but a write removes it, in
+		// the writer's name.
+		cred = client.Cred{}
+	}
+	return c.end(errno(f.backend.RemoveXattr(c, cred, n.inode, name)))
 }

@@ -19,6 +19,8 @@ func permissionChecks() []check {
 		{"chown", checkChownRights},
 		{"create without rights to the file", checkCreateReadOnly},
 		{"access", checkAccess},
+		{"writes clear privileges", checkWriteClears},
+		{"chown of nothing", checkChownNothing},
 	}
 }
 
@@ -229,4 +231,92 @@ func checkAccess(t *testing.T, dir string) {
 	want(t, "F_OK of others", access(bob, unix.F_OK), 0)
 	want(t, "X_OK of root without any execute bit", access(user{}, unix.X_OK), syscall.EACCES)
 	want(t, "W_OK of root", access(user{}, unix.W_OK), 0)
+}
+
+// checkWriteClears: a write by somebody clears set-user-id, set-group-id where it
+// means execution or the writer is not of the group, and capabilities.
+func checkWriteClears(t *testing.T, dir string) {
+	needRoot(t)
+	member := user{uid: 1002, gid: 1002, groups: []int{5005}}
+	for i, c := range []struct {
+		who        user
+		mode, want uint32
+	}{
+		{bob, 0o6777, 0o777},
+		{bob, 0o2747, 0o747},
+		{bob, 0o2666, 0o666},
+		{member, 0o2666, 0o2666},
+		{member, 0o6776, 0o776},
+		{user{}, 0o6777, 0o6777},
+	} {
+		for _, flags := range []int{unix.O_WRONLY, unix.O_WRONLY | unix.O_APPEND} {
+			p := filepath.Join(dir, "f"+string(rune('a'+i)))
+			write(t, p, "x")
+			must(t, "chown", unix.Chown(p, 1001, 5005))
+			must(t, "chmod", unix.Chmod(p, c.mode))
+			want(t, "write", as(t, c.who, func() error {
+				fd, err := unix.Open(p, flags, 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				_, err = unix.Write(fd, []byte("written"))
+				return err
+			}), 0)
+			if got := lstat(t, p).Mode & 0o7777; got != c.want {
+				t.Errorf("written by %d: %o became %o, want %o", c.who.uid, c.mode, got, c.want)
+			}
+		}
+	}
+	p := filepath.Join(dir, "cap")
+	owned(t, p, alice, 0o757)
+	const capability = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // CAP_NET_BIND_SERVICE
+	if err := unix.Setxattr(p, "security.capability", []byte(capability), 0); err == syscall.EOPNOTSUPP {
+		return
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "removal by another", as(t, bob, func() error { return unix.Removexattr(p, "security.capability") }), syscall.EPERM)
+	want(t, "write", as(t, bob, func() error {
+		fd, err := unix.Open(p, unix.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		_, err = unix.Write(fd, []byte("written"))
+		return err
+	}), 0)
+	_, err := getxattr(p, "security.capability")
+	want(t, "capabilities after a write", err, syscall.ENODATA)
+}
+
+// checkChownNothing: chown(-1, -1) moves ctime and clears what a chown clears.
+func checkChownNothing(t *testing.T, dir string) {
+	needRoot(t)
+	p := filepath.Join(dir, "f")
+	for _, c := range []struct {
+		who        user
+		mode, want uint32
+	}{
+		{user{}, 0o6755, 0o755},
+		{alice, 0o6755, 0o755},
+		{alice, 0o2644, 0o2644},
+		{bob, 0o644, 0o644},
+	} {
+		owned(t, p, alice, c.mode)
+		before := lstat(t, p)
+		step()
+		want(t, "chown", as(t, c.who, func() error { return unix.Chown(p, -1, -1) }), 0)
+		after := lstat(t, p)
+		if after.Mode&0o7777 != c.want || !later(after.Ctim, before.Ctim) || after.Uid != 1001 {
+			t.Errorf("by %d of %o: mode %o, want %o; ctime %v -> %v; owner %d", c.who.uid, c.mode, after.Mode, c.want, before.Ctim, after.Ctim, after.Uid)
+		}
+	}
+	// ext4 says EPERM; FUSE cannot tell it from the beginning of a write.
+	owned(t, p, alice, 0o6755)
+	err := as(t, bob, func() error { return unix.Chown(p, -1, -1) })
+	if err != nil && err != syscall.EPERM {
+		t.Errorf("by another: %v", err)
+	}
+	wantMode(t, p, unix.S_IFREG|0o6755)
 }

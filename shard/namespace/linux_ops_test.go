@@ -192,7 +192,7 @@ func (p *pair) drawChange() *action {
 	case 2, 3:
 		uid, gid := pick(p, -1, 0, 5, 6), pick(p, -1, 0, 5, 50, 6)
 		if uid < 0 && gid < 0 {
-			return nil
+			c.Mask = maskKillPriv
 		}
 		if uid >= 0 {
 			c.Mask, c.Uid = c.Mask|maskUID, uint32(uid)

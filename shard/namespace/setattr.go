@@ -83,7 +83,7 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 
 // maySetAttr checks everything that the mask names.
 func (i identity) maySetAttr(o *object, c *canopyv1.SetAttrCall) error {
-	_, uid, gid := o.owner()
+	mode, uid, gid := o.owner()
 	owns := i.owns(uid)
 	if c.Mask&maskSize != 0 {
 		if _, err := o.file(); err != nil {
@@ -106,6 +106,9 @@ func (i identity) maySetAttr(o *object, c *canopyv1.SetAttrCall) error {
 	}
 	if c.Mask&maskGID != 0 && !i.isRoot() && (!owns || c.Gid != gid && !i.inGroup(c.Gid)) {
 		return fserr.Permission
+	}
+	if c.Mask == maskKillPriv && !c.ByHandle && !owns && i.chownedMode(mode, gid, c) != mode {
+		return fserr.Permission // chown(-1, -1)
 	}
 	if c.Mask&(maskAtime|maskMtime) != 0 && !owns {
 		return fserr.Permission
@@ -137,14 +140,14 @@ func (b *batch) setTimes(o *object, c *canopyv1.SetAttrCall) {
 	}
 }
 
-// chownedMode returns the mode after a change of owner or group, by root too: no
-// set-user-id and no set-group-id on what can be executed, nor set-group-id for
-// somebody outside the old group.
+// chownedMode returns the mode after a change of owner or group, by root too, or
+// a write by somebody else: no set-user-id and no set-group-id on what can be
+// executed, nor set-group-id for somebody outside the old group.
 func (i identity) chownedMode(mode, oldGID uint32, c *canopyv1.SetAttrCall) uint32 {
 	if mode&schema.TypeMask == schema.TypeDir || c.Mask&(maskUID|maskGID|maskKillPriv) == 0 {
 		return mode
 	}
-	if c.Mask&(maskUID|maskGID) != 0 && !i.isRoot() && !i.inGroup(oldGID) {
+	if !i.isRoot() && !i.inGroup(oldGID) {
 		mode &^= setGID
 	}
 	return withoutPrivileges(mode)

@@ -33,7 +33,9 @@ const (
 	SetAttrMask_SET_ATTR_MTIME     SetAttrMask = 32
 	SetAttrMask_SET_ATTR_ATIME_NOW SetAttrMask = 64
 	SetAttrMask_SET_ATTR_MTIME_NOW SetAttrMask = 128
-	SetAttrMask_SET_ATTR_KILL_PRIV SetAttrMask = 256 // clear setuid and, if group-executable, setgid
+	// Clear setuid and, if group-executable or the caller is not of the group,
+	// setgid. Alone it is chown(-1, -1), or by_handle a write.
+	SetAttrMask_SET_ATTR_KILL_PRIV SetAttrMask = 256
 )
 
 // Enum value maps for SetAttrMask.
@@ -1917,7 +1919,7 @@ type SetAttrCall struct {
 	Size     uint64                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
 	AtimeNs  int64                  `protobuf:"fixed64,7,opt,name=atime_ns,json=atimeNs,proto3" json:"atime_ns,omitempty"`
 	MtimeNs  int64                  `protobuf:"fixed64,8,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
-	ByHandle bool                   `protobuf:"varint,9,opt,name=by_handle,json=byHandle,proto3" json:"by_handle,omitempty"` // the caller holds it open for writing: size needs no permission
+	ByHandle bool                   `protobuf:"varint,9,opt,name=by_handle,json=byHandle,proto3" json:"by_handle,omitempty"` // the caller holds it open for writing: size and KILL_PRIV need no permission
 	// A size report that is taken in before the change, both or neither; its place
 	// is not used, and the mask names no size. OLD_EPOCH as of a report by itself.
 	Report        *ReportSizeCall `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`
