@@ -324,10 +324,11 @@ func (s *Store) syncEntry(c *column) error {
 	return nil
 }
 
-// ioError gives an error of the disk its kind: NoSpace, or IO.
+// ioError gives an error of the disk its kind: NoSpace, FileTooBig (the file
+// system has no file as large), or IO.
 func ioError(op string, key Key, err error) error {
 	kind := fserr.KindOf(err)
-	if kind != fserr.NoSpace {
+	if kind != fserr.NoSpace && kind != fserr.FileTooBig {
 		kind = fserr.IO
 	}
 	return &fserr.Error{Kind: kind, Op: op, Path: key.String(), Err: err}

@@ -109,6 +109,13 @@ func (f *unsafeFile) WriteVec(parts [][]byte, at int64) error {
 	return f.File.WriteVec(parts, at)
 }
 
+func (f *unsafeFile) Deallocate(offset, length int64) error {
+	if err := f.fs.failing("deallocate"); err != nil {
+		return err
+	}
+	return f.File.Deallocate(offset, length)
+}
+
 func (f *unsafeFile) Sync() error {
 	if err := f.fs.failing("sync"); err != nil {
 		return err
@@ -222,7 +229,11 @@ func TestCrashOfMachine(t *testing.T) {
 				}
 				continue
 			}
-			crashWrite(r, s, key, blocks)
+			if rapid.IntRange(0, 2).Draw(r, "punch") == 0 {
+				crashPunch(r, s, key, blocks)
+			} else {
+				crashWrite(r, s, key, blocks)
+			}
 		}
 		abandon(t, s)
 		fs.crash(t, rapid.Uint64().Draw(r, "seed"))
@@ -270,6 +281,17 @@ func crashWrite(r *rapid.T, s *Store, key Key, blocks []history) {
 	for i := range n {
 		h := &blocks[first+i]
 		h.versions = append(h.versions, p[i*BlockBytes:(i+1)*BlockBytes])
+	}
+}
+
+func crashPunch(r *rapid.T, s *Store, key Key, blocks []history) {
+	first := rapid.IntRange(0, crashBlocks-1).Draw(r, "first")
+	n := min(rapid.IntRange(1, 60).Draw(r, "blocks"), crashBlocks-first)
+	if _, err := s.Punch(key, Range{Offset: uint64(first) * BlockBytes, Length: uint64(n) * BlockBytes}); err != nil {
+		r.Fatal(err)
+	}
+	for i := first; i < first+n; i++ {
+		blocks[i].versions = append(blocks[i].versions, make([]byte, BlockBytes))
 	}
 }
 

@@ -112,6 +112,8 @@ func (c *column) cutEntries(f File, size uint64, verify bool) error {
 			clear(block[keep:])
 			sum := sumOf(crc32.Checksum(block, castagnoli))
 			putEntry(entries, 0, entry{cur: sum, prev: sum})
+		} else {
+			putEntry(entries, 0, e) // a punched block stays marked as one
 		}
 	}
 	if _, err := f.WriteAt(entries, sp.entries); err != nil {

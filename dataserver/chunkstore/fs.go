@@ -39,6 +39,15 @@ type File interface {
 	Size() (int64, error)
 	// Sync makes data and size durable.
 	Sync() error
+	// Deallocate makes a range zeros and gives its space back, as far as the file
+	// system can. It does not change the size.
+	Deallocate(offset, length int64) error
+	// Zero makes a range zeros and gives it space, so that writing there later
+	// needs none. The file grows to the range's end.
+	Zero(offset, length int64) error
+	// NextData returns the first offset, at or behind that one, where the file is
+	// no hole; io.EOF if there is none.
+	NextData(offset int64) (int64, error)
 	// StartSync begins to write a range to the disk, and does not wait for it.
 	StartSync(offset, length int64) error
 }

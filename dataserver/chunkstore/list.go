@@ -186,7 +186,14 @@ func (s *Store) Stat(key Key, digest bool) (info Info, ok bool, err error) {
 	binary.LittleEndian.PutUint64(b[:], info.SizeEpoch)
 	h.Write(b[:8])
 	for at := uint64(0); at < end; {
-		sp := spanAt(at, end)
+		next, entries, err := s.nextEntries(c, at)
+		if err != nil {
+			return info, true, err
+		}
+		if entries == nil || next >= end {
+			break // the rest is one hole
+		}
+		sp := spanAt(next, end)
 		sums, err := s.sums(c, sp.first, sp.first+sp.blocks, digest)
 		if err != nil {
 			return info, true, err
@@ -200,7 +207,7 @@ func (s *Store) Stat(key Key, digest bool) (info Info, ok bool, err error) {
 			binary.LittleEndian.PutUint32(b[8:], sum)
 			h.Write(b[:12])
 		}
-		at += sp.blocks
+		at = sp.first + sp.blocks
 	}
 	if digest {
 		info.Digest = binary.LittleEndian.Uint64(h.Sum(nil)) | 1

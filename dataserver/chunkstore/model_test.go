@@ -81,9 +81,13 @@ func TestModel(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(r, "steps") {
 			key := rapid.SampledFrom(keys).Draw(r, "key")
 			m := models[key]
-			switch rapid.SampledFrom([]string{"write", "write", "write", "read", "cut", "sync", "reopen", "delete"}).Draw(r, "op") {
+			switch rapid.SampledFrom([]string{"write", "write", "write", "punch", "punch", "reserve", "read", "cut", "sync", "reopen", "delete"}).Draw(r, "op") {
 			case "write":
 				modelWrite(r, s, key, m)
+			case "punch":
+				modelPunch(r, s, key, m)
+			case "reserve":
+				modelReserve(r, s, key, m)
 			case "read":
 				modelRead(r, s, key, m)
 			case "cut":
@@ -114,6 +118,7 @@ func TestModel(t *testing.T) {
 			if !models[k].is(readPresent(r, s, k, 0, modelBytes), 0, modelBytes) {
 				r.Fatalf("%v differs at the end", k)
 			}
+			checkHoles(r, s, k, models[k])
 		}
 	})
 }

@@ -43,13 +43,7 @@ func (s *Store) Read(key Key, offset, length, sizeEpoch uint64, cuts []*canopyv1
 		return nil, 0, err
 	}
 	defer s.unref(c)
-	limit := c.size.Load()
-	known := c.epoch.Load()
-	for _, cut := range cuts {
-		if cut.SizeEpoch > known && cut.SizeEpoch <= sizeEpoch {
-			limit = min(limit, cut.Size)
-		}
-	}
+	limit := c.limit(sizeEpoch, cuts)
 	if offset >= limit {
 		return nil, 0, nil
 	}
@@ -175,7 +169,7 @@ func (s *Store) settleHeld(c *column, first, end uint64) error {
 			return err
 		}
 		crc := crc32.Checksum(block, castagnoli)
-		if sumOf(crc) == e.cur || sumOf(crc) != e.prev && (e.prev != 0 || crc != zeroCRC) {
+		if sumOf(crc) == e.cur || e.cur == e.prev || sumOf(crc) != e.prev && (e.prev != 0 || crc != zeroCRC) {
 			continue
 		}
 		b := make([]byte, entryBytes)

@@ -30,50 +30,74 @@ var ErrTransfer = errors.New("bytes were damaged under way")
 
 // Write writes to a column, which it makes if it is missing, and returns the
 // bytes of newly allocated blocks. Kinds: OldEpoch, Stale (the data id was
-// deleted), NoSpace, Malformed (ErrTransfer), IO.
+// deleted), NoSpace, FileTooBig, Malformed (ErrTransfer), IO.
 func (s *Store) Write(key Key, w Write) (allocated uint64, err error) {
 	length := uint64(0)
 	for _, p := range w.Parts {
 		length += uint64(len(p))
 	}
-	if length == 0 {
+	on := Range{Offset: w.Offset, Length: length, SizeEpoch: w.SizeEpoch, Cuts: w.Cuts, Repair: w.Repair}
+	return s.change("write", key, on, true, func(c *column, first, end uint64) (uint64, error) {
+		return s.writeBlocks(c, &w, length, first, end)
+	})
+}
+
+// Range is what a change of bytes is about; epoch, cuts and repair as in Write.
+type Range struct {
+	Offset, Length uint64
+	SizeEpoch      uint64
+	Cuts           []*canopyv1.Cut
+	Repair         bool
+}
+
+// maxColumnBytes is the largest column whose file has offsets that fit.
+const maxColumnBytes = 1 << 62
+
+// change does what every change of bytes begins with, and calls do with the
+// column open and the range's blocks locked. With create false nothing is done to
+// a column that does not exist.
+func (s *Store) change(op string, key Key, on Range, create bool, do func(c *column, first, end uint64) (uint64, error)) (uint64, error) {
+	stale := &fserr.Error{Kind: fserr.Stale, Op: op, Path: key.String()}
+	switch {
+	case on.Length == 0:
 		return 0, nil
+	case on.Length > maxColumnBytes || on.Offset > maxColumnBytes-on.Length:
+		return 0, &fserr.Error{Kind: fserr.FileTooBig, Op: op, Path: key.String()}
+	case s.deleted.has(key):
+		return 0, stale
 	}
-	if s.deleted.has(key) {
-		return 0, &fserr.Error{Kind: fserr.Stale, Op: "write", Path: key.String()}
-	}
-	c, err := s.acquire(key, true, w.SizeEpoch)
-	if err != nil {
+	c, err := s.acquire(key, create, on.SizeEpoch)
+	if err != nil || c == nil {
 		return 0, err
 	}
 	defer s.unref(c)
 	if s.deleted.has(key) {
 		// The deletion came before the column was made.
-		return 0, errors.Join(&fserr.Error{Kind: fserr.Stale, Op: "write", Path: key.String()}, s.remove(c))
+		return 0, errors.Join(stale, s.remove(c))
 	}
-	if w.SizeEpoch > c.epoch.Load() {
-		if err := s.cut(c, w.SizeEpoch, w.Cuts); err != nil {
+	if on.SizeEpoch > c.epoch.Load() {
+		if err := s.cut(c, on.SizeEpoch, on.Cuts); err != nil {
 			return 0, err
 		}
 	}
-	first, end := blocksOf(w.Offset, length)
+	first, end := blocksOf(on.Offset, on.Length)
 	hold, err := c.lock.Acquire(background(), first, end, true)
 	if err != nil {
 		return 0, err
 	}
 	defer hold.Release()
-	if w.SizeEpoch < c.epoch.Load() && !w.Repair {
-		return 0, &fserr.Error{Kind: fserr.OldEpoch, Op: "write", Path: key.String(), Err: fmt.Errorf("size epoch is %d", c.epoch.Load())}
+	if on.SizeEpoch < c.epoch.Load() && !on.Repair {
+		return 0, &fserr.Error{Kind: fserr.OldEpoch, Op: op, Path: key.String(), Err: fmt.Errorf("size epoch is %d", c.epoch.Load())}
 	}
 	// The file may be gone since: a deletion marks first and removes then, under
 	// the whole range.
 	if s.deleted.has(key) {
-		return 0, &fserr.Error{Kind: fserr.Stale, Op: "write", Path: key.String()}
+		return 0, stale
 	}
-	if _, err := s.ensureOpen(c, true, w.SizeEpoch); err != nil {
+	if ok, err := s.ensureOpen(c, create, on.SizeEpoch); err != nil || !ok {
 		return 0, err
 	}
-	return s.writeBlocks(c, &w, length, first, end)
+	return do(c, first, end)
 }
 
 // writeBlocks writes under the range's lock.
@@ -98,6 +122,9 @@ func (s *Store) writeBlocks(c *column, w *Write, length, first, end uint64) (all
 	}
 	if allocated > 0 && s.full(allocated) {
 		return 0, &fserr.Error{Kind: fserr.NoSpace, Op: "write", Path: c.key.String()}
+	}
+	if err := c.zeroPunched(w.Offset, length, first, end, old); err != nil {
+		return 0, err
 	}
 	slot := s.inflight.begin(c.key, first, end-first)
 	defer s.inflight.end(slot)

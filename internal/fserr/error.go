@@ -102,6 +102,8 @@ func KindOf(err error) Kind {
 		return Permission
 	case errors.Is(err, syscall.ENOSPC):
 		return NoSpace
+	case errors.Is(err, syscall.EFBIG):
+		return FileTooBig
 	case errors.Is(err, syscall.EIO):
 		return IO
 	}
