@@ -47,7 +47,7 @@ func reserveAppend(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	switch {
 	case c.Length == 0:
 		return nil, fserr.Invalid
-	case c.Length > schema.MaxFileSize || offset+c.Length > schema.MaxFileSize:
+	case c.Length > schema.MaxFileSize-min(offset, schema.MaxFileSize):
 		return nil, fserr.FileTooBig
 	case len(n.Reservations) >= maxReservations:
 		return nil, fserr.Busy
@@ -85,7 +85,7 @@ func fillAppend(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return &canopyv1.Result{Attr: b.attr(o), Detail: "no such reservation"}, fserr.IO
 	}
 	r.Filled = true
-	n.AllocatedBytes = addBytes(n.AllocatedBytes, c.Length)
+	n.AllocatedBytes = addBytes(n.AllocatedBytes, c.AllocatedBytes)
 	b.wrote(n)
 	if !identityOf(op.Cred).isRoot() {
 		if err := b.killPrivileges(o); err != nil {

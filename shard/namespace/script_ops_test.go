@@ -130,12 +130,13 @@ func (r *rig) sizeOperation(l *words) *canopyv1.Op {
 	case "report":
 		return &canopyv1.Op{Call: &canopyv1.Op_ReportSize{ReportSize: &canopyv1.ReportSizeCall{Place: r.place(l.arg(0)), Size: l.num("size", 0),
 			SizeEpoch: l.num("epoch", 1), AllocatedBytes: l.num("alloc", 0), Changed: l.flag("changed"), KillPriv: l.flag("killpriv"),
-			MtimeNs: int64(l.num("mtime", 0))}}}
+			MtimeNs: int64(l.num("mtime", 0)), FreedBytes: l.num("freed", 0), Counted: l.flag("counted"), DataVersion: l.num("dv", 0),
+			ReservedEnd: l.num("reserved", 0)}}}
 	case "reserve":
 		return &canopyv1.Op{Call: &canopyv1.Op_ReserveAppend{ReserveAppend: &canopyv1.ReserveAppendCall{Place: r.place(l.arg(0)), Length: l.num("len", 0)}}}
 	case "fill":
 		return &canopyv1.Op{Call: &canopyv1.Op_FillAppend{FillAppend: &canopyv1.FillAppendCall{Place: r.place(l.arg(0)), Offset: l.num("off", 0),
-			Length: l.num("len", 0), SizeEpoch: l.num("epoch", 1)}}}
+			Length: l.num("len", 0), SizeEpoch: l.num("epoch", 1), AllocatedBytes: l.num("alloc", 0)}}}
 	}
 	return nil
 }

@@ -95,14 +95,19 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 // takeReport takes a report of the file's size epoch into the object, which the
 // caller writes if it changed.
 func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCall) (changed bool, err error) {
+	if c.Counted {
+		return counted(n, c), nil
+	}
 	size := max(n.SizeBytes, visibleSize(n, c.Size))
-	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.Size <= n.HighBytes {
+	high := max(n.HighBytes, c.Size, min(c.ReservedEnd, schema.MaxFileSize))
+	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.FreedBytes == 0 && high == n.HighBytes {
 		return false, nil
 	}
 	n.HasData = n.HasData || c.Size > 0 || c.Changed || c.AllocatedBytes > 0
 	n.SizeBytes = size
-	n.HighBytes = max(n.HighBytes, c.Size)
+	n.HighBytes = high
 	n.AllocatedBytes = addBytes(n.AllocatedBytes, c.AllocatedBytes)
+	n.AllocatedBytes -= min(n.AllocatedBytes, c.FreedBytes)
 	stamp := b.nowNS
 	if c.Changed {
 		stamp = b.stampOf(n, c.MtimeNs)
@@ -117,6 +122,18 @@ func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCal
 	n.CtimeNS = max(n.CtimeNS, stamp)
 	n.Version++
 	return true, nil
+}
+
+// counted takes in what the data servers counted of a file that nobody reported a
+// change of meanwhile: its st_blocks after a truncation is an estimate, which is
+// wrong for a file with holes. Users see the truncation's times.
+func counted(n *schema.Inode, c *canopyv1.ReportSizeCall) (changed bool) {
+	if n.DataVersion != c.DataVersion || n.AllocatedBytes == c.AllocatedBytes {
+		return false
+	}
+	n.AllocatedBytes = min(c.AllocatedBytes, schema.MaxFileSize)
+	n.Version++
+	return true
 }
 
 // stampOf returns the time of a write that a client reports: what its programs

@@ -17,7 +17,7 @@ const (
 )
 
 // MaxFileSize is the largest size of a file in bytes.
-const MaxFileSize uint64 = 1 << 60
+const MaxFileSize uint64 = 1<<63 - 1
 
 // Inode is all that is known of a file, symlink or special file. It stands in
 // its dentry (embedded), in a record of its own (de-inlined) or in an Orphan.

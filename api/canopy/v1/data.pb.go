@@ -125,6 +125,9 @@ type DataRequest struct {
 	//	*DataRequest_DropColumn
 	//	*DataRequest_InFlight
 	//	*DataRequest_Condemn
+	//	*DataRequest_Punch
+	//	*DataRequest_Reserve
+	//	*DataRequest_Seek
 	Call          isDataRequest_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,6 +353,33 @@ func (x *DataRequest) GetCondemn() *CondemnCall {
 	return nil
 }
 
+func (x *DataRequest) GetPunch() *PunchCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_Punch); ok {
+			return x.Punch
+		}
+	}
+	return nil
+}
+
+func (x *DataRequest) GetReserve() *ReserveCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_Reserve); ok {
+			return x.Reserve
+		}
+	}
+	return nil
+}
+
+func (x *DataRequest) GetSeek() *SeekCall {
+	if x != nil {
+		if x, ok := x.Call.(*DataRequest_Seek); ok {
+			return x.Seek
+		}
+	}
+	return nil
+}
+
 type isDataRequest_Call interface {
 	isDataRequest_Call()
 }
@@ -398,6 +428,18 @@ type DataRequest_Condemn struct {
 	Condemn *CondemnCall `protobuf:"bytes,30,opt,name=condemn,proto3,oneof"` // recovery
 }
 
+type DataRequest_Punch struct {
+	Punch *PunchCall `protobuf:"bytes,40,opt,name=punch,proto3,oneof"`
+}
+
+type DataRequest_Reserve struct {
+	Reserve *ReserveCall `protobuf:"bytes,41,opt,name=reserve,proto3,oneof"`
+}
+
+type DataRequest_Seek struct {
+	Seek *SeekCall `protobuf:"bytes,42,opt,name=seek,proto3,oneof"`
+}
+
 func (*DataRequest_Write) isDataRequest_Call() {}
 
 func (*DataRequest_Read) isDataRequest_Call() {}
@@ -419,6 +461,12 @@ func (*DataRequest_DropColumn) isDataRequest_Call() {}
 func (*DataRequest_InFlight) isDataRequest_Call() {}
 
 func (*DataRequest_Condemn) isDataRequest_Call() {}
+
+func (*DataRequest_Punch) isDataRequest_Call() {}
+
+func (*DataRequest_Reserve) isDataRequest_Call() {}
+
+func (*DataRequest_Seek) isDataRequest_Call() {}
 
 // WriteCall: acknowledged when all in-sync replicas have it; durable on them if
 // sync, else after a SyncCall.
@@ -997,6 +1045,186 @@ func (*InFlightCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{12}
 }
 
+// PunchCall makes a range zeros and gives the space of its whole blocks back:
+// answer freed_bytes. A change as a write is, of the client's sequence. With repair
+// as in WriteCall.
+type PunchCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	Repair        bool                   `protobuf:"varint,3,opt,name=repair,proto3" json:"repair,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PunchCall) Reset() {
+	*x = PunchCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PunchCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PunchCall) ProtoMessage() {}
+
+func (x *PunchCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PunchCall.ProtoReflect.Descriptor instead.
+func (*PunchCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PunchCall) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *PunchCall) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *PunchCall) GetRepair() bool {
+	if x != nil {
+		return x.Repair
+	}
+	return false
+}
+
+// ReserveCall gives the holes of a range space: answer allocated_bytes. They read as
+// zeros, as before. A change as a write is.
+type ReserveCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        uint64                 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveCall) Reset() {
+	*x = ReserveCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveCall) ProtoMessage() {}
+
+func (x *ReserveCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveCall.ProtoReflect.Descriptor instead.
+func (*ReserveCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReserveCall) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReserveCall) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+// SeekCall finds the first byte at or behind offset that has data, or with hole
+// one that has none: answer column_size, 2^64-1 if there is none. With usage it
+// answers allocated_bytes, of the whole column, instead.
+type SeekCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	Hole          bool                   `protobuf:"varint,2,opt,name=hole,proto3" json:"hole,omitempty"`
+	Usage         bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeekCall) Reset() {
+	*x = SeekCall{}
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeekCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeekCall) ProtoMessage() {}
+
+func (x *SeekCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeekCall.ProtoReflect.Descriptor instead.
+func (*SeekCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SeekCall) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *SeekCall) GetHole() bool {
+	if x != nil {
+		return x.Hole
+	}
+	return false
+}
+
+func (x *SeekCall) GetUsage() bool {
+	if x != nil {
+		return x.Usage
+	}
+	return false
+}
+
 type DataResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Id             uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1008,14 +1236,15 @@ type DataResponse struct {
 	AllocatedBytes uint64                 `protobuf:"varint,7,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"` // write: blocks newly allocated by it
 	Columns        []*ColumnInfo          `protobuf:"bytes,8,rep,name=columns,proto3" json:"columns,omitempty"`
 	ColumnSize     uint64                 `protobuf:"varint,9,opt,name=column_size,json=columnSize,proto3" json:"column_size,omitempty"`
-	Damaged        []uint64               `protobuf:"varint,12,rep,packed,name=damaged,proto3" json:"damaged,omitempty"` // block numbers
+	Damaged        []uint64               `protobuf:"varint,12,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`                  // block numbers
+	FreedBytes     uint64                 `protobuf:"varint,20,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"` // punch: blocks whose space it gave back
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DataResponse) Reset() {
 	*x = DataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1256,7 @@ func (x *DataResponse) String() string {
 func (*DataResponse) ProtoMessage() {}
 
 func (x *DataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1269,7 @@ func (x *DataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataResponse.ProtoReflect.Descriptor instead.
 func (*DataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DataResponse) GetId() uint64 {
@@ -1113,6 +1342,13 @@ func (x *DataResponse) GetDamaged() []uint64 {
 	return nil
 }
 
+func (x *DataResponse) GetFreedBytes() uint64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
 type ColumnInfo struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Column         *Column                `protobuf:"bytes,1,opt,name=column,proto3" json:"column,omitempty"`
@@ -1129,7 +1365,7 @@ type ColumnInfo struct {
 
 func (x *ColumnInfo) Reset() {
 	*x = ColumnInfo{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1377,7 @@ func (x *ColumnInfo) String() string {
 func (*ColumnInfo) ProtoMessage() {}
 
 func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1390,7 @@ func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColumnInfo.ProtoReflect.Descriptor instead.
 func (*ColumnInfo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ColumnInfo) GetColumn() *Column {
@@ -1222,7 +1458,7 @@ type StatColumnsRequest struct {
 
 func (x *StatColumnsRequest) Reset() {
 	*x = StatColumnsRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1470,7 @@ func (x *StatColumnsRequest) String() string {
 func (*StatColumnsRequest) ProtoMessage() {}
 
 func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1483,7 @@ func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsRequest.ProtoReflect.Descriptor instead.
 func (*StatColumnsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{15}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StatColumnsRequest) GetDataId() uint64 {
@@ -1266,7 +1502,7 @@ type StatColumnsResponse struct {
 
 func (x *StatColumnsResponse) Reset() {
 	*x = StatColumnsResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1514,7 @@ func (x *StatColumnsResponse) String() string {
 func (*StatColumnsResponse) ProtoMessage() {}
 
 func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1527,7 @@ func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsResponse.ProtoReflect.Descriptor instead.
 func (*StatColumnsResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatColumnsResponse) GetColumns() []*ColumnInfo {
@@ -1309,7 +1545,7 @@ type ListDataRequest struct {
 
 func (x *ListDataRequest) Reset() {
 	*x = ListDataRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1557,7 @@ func (x *ListDataRequest) String() string {
 func (*ListDataRequest) ProtoMessage() {}
 
 func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1570,7 @@ func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataRequest.ProtoReflect.Descriptor instead.
 func (*ListDataRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{20}
 }
 
 type ListDataResponse struct {
@@ -1346,7 +1582,7 @@ type ListDataResponse struct {
 
 func (x *ListDataResponse) Reset() {
 	*x = ListDataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1594,7 @@ func (x *ListDataResponse) String() string {
 func (*ListDataResponse) ProtoMessage() {}
 
 func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1607,7 @@ func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataResponse.ProtoReflect.Descriptor instead.
 func (*ListDataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{18}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDataResponse) GetColumns() []*ColumnInfo {
@@ -1389,7 +1625,7 @@ type RepairStatusRequest struct {
 
 func (x *RepairStatusRequest) Reset() {
 	*x = RepairStatusRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1637,7 @@ func (x *RepairStatusRequest) String() string {
 func (*RepairStatusRequest) ProtoMessage() {}
 
 func (x *RepairStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1650,7 @@ func (x *RepairStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairStatusRequest.ProtoReflect.Descriptor instead.
 func (*RepairStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{19}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{22}
 }
 
 type RepairStatusResponse struct {
@@ -1427,7 +1663,7 @@ type RepairStatusResponse struct {
 
 func (x *RepairStatusResponse) Reset() {
 	*x = RepairStatusResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1675,7 @@ func (x *RepairStatusResponse) String() string {
 func (*RepairStatusResponse) ProtoMessage() {}
 
 func (x *RepairStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1688,7 @@ func (x *RepairStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairStatusResponse.ProtoReflect.Descriptor instead.
 func (*RepairStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{20}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RepairStatusResponse) GetRateBytes() uint64 {
@@ -1495,7 +1731,7 @@ type GroupRepair struct {
 
 func (x *GroupRepair) Reset() {
 	*x = GroupRepair{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1743,7 @@ func (x *GroupRepair) String() string {
 func (*GroupRepair) ProtoMessage() {}
 
 func (x *GroupRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1756,7 @@ func (x *GroupRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRepair.ProtoReflect.Descriptor instead.
 func (*GroupRepair) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{21}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GroupRepair) GetPool() uint64 {
@@ -1652,7 +1888,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xad\a\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xba\b\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -1680,7 +1916,10 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\vdrop_column\x18\x18 \x01(\v2\x19.canopy.v1.DropColumnCallH\x00R\n" +
 	"dropColumn\x126\n" +
 	"\tin_flight\x18\x19 \x01(\v2\x17.canopy.v1.InFlightCallH\x00R\binFlight\x122\n" +
-	"\acondemn\x18\x1e \x01(\v2\x16.canopy.v1.CondemnCallH\x00R\acondemnB\x06\n" +
+	"\acondemn\x18\x1e \x01(\v2\x16.canopy.v1.CondemnCallH\x00R\acondemn\x12,\n" +
+	"\x05punch\x18( \x01(\v2\x14.canopy.v1.PunchCallH\x00R\x05punch\x122\n" +
+	"\areserve\x18) \x01(\v2\x16.canopy.v1.ReserveCallH\x00R\areserve\x12)\n" +
+	"\x04seek\x18* \x01(\v2\x13.canopy.v1.SeekCallH\x00R\x04seekB\x06\n" +
 	"\x04call\"{\n" +
 	"\tWriteCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
@@ -1716,7 +1955,18 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x04sums\x18\x02 \x01(\fR\x04sums\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\"\x10\n" +
 	"\x0eDropColumnCall\"\x0e\n" +
-	"\fInFlightCall\"\xa8\x02\n" +
+	"\fInFlightCall\"S\n" +
+	"\tPunchCall\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x16\n" +
+	"\x06repair\x18\x03 \x01(\bR\x06repair\"=\n" +
+	"\vReserveCall\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\"L\n" +
+	"\bSeekCall\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
+	"\x04hole\x18\x02 \x01(\bR\x04hole\x12\x14\n" +
+	"\x05usage\x18\x03 \x01(\bR\x05usage\"\xc9\x02\n" +
 	"\fDataResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\rR\x05error\x12\x16\n" +
@@ -1728,7 +1978,9 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\acolumns\x18\b \x03(\v2\x15.canopy.v1.ColumnInfoR\acolumns\x12\x1f\n" +
 	"\vcolumn_size\x18\t \x01(\x04R\n" +
 	"columnSize\x12\x18\n" +
-	"\adamaged\x18\f \x03(\x04R\adamaged\"\x87\x02\n" +
+	"\adamaged\x18\f \x03(\x04R\adamaged\x12\x1f\n" +
+	"\vfreed_bytes\x18\x14 \x01(\x04R\n" +
+	"freedBytes\"\x87\x02\n" +
 	"\n" +
 	"ColumnInfo\x12)\n" +
 	"\x06column\x18\x01 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x12\n" +
@@ -1793,7 +2045,7 @@ func file_api_canopy_v1_data_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_data_proto_rawDescData
 }
 
-var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*Column)(nil),               // 0: canopy.v1.Column
 	(*DataRequest)(nil),          // 1: canopy.v1.DataRequest
@@ -1808,20 +2060,23 @@ var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*CondemnCall)(nil),          // 10: canopy.v1.CondemnCall
 	(*DropColumnCall)(nil),       // 11: canopy.v1.DropColumnCall
 	(*InFlightCall)(nil),         // 12: canopy.v1.InFlightCall
-	(*DataResponse)(nil),         // 13: canopy.v1.DataResponse
-	(*ColumnInfo)(nil),           // 14: canopy.v1.ColumnInfo
-	(*StatColumnsRequest)(nil),   // 15: canopy.v1.StatColumnsRequest
-	(*StatColumnsResponse)(nil),  // 16: canopy.v1.StatColumnsResponse
-	(*ListDataRequest)(nil),      // 17: canopy.v1.ListDataRequest
-	(*ListDataResponse)(nil),     // 18: canopy.v1.ListDataResponse
-	(*RepairStatusRequest)(nil),  // 19: canopy.v1.RepairStatusRequest
-	(*RepairStatusResponse)(nil), // 20: canopy.v1.RepairStatusResponse
-	(*GroupRepair)(nil),          // 21: canopy.v1.GroupRepair
-	(*Cut)(nil),                  // 22: canopy.v1.Cut
+	(*PunchCall)(nil),            // 13: canopy.v1.PunchCall
+	(*ReserveCall)(nil),          // 14: canopy.v1.ReserveCall
+	(*SeekCall)(nil),             // 15: canopy.v1.SeekCall
+	(*DataResponse)(nil),         // 16: canopy.v1.DataResponse
+	(*ColumnInfo)(nil),           // 17: canopy.v1.ColumnInfo
+	(*StatColumnsRequest)(nil),   // 18: canopy.v1.StatColumnsRequest
+	(*StatColumnsResponse)(nil),  // 19: canopy.v1.StatColumnsResponse
+	(*ListDataRequest)(nil),      // 20: canopy.v1.ListDataRequest
+	(*ListDataResponse)(nil),     // 21: canopy.v1.ListDataResponse
+	(*RepairStatusRequest)(nil),  // 22: canopy.v1.RepairStatusRequest
+	(*RepairStatusResponse)(nil), // 23: canopy.v1.RepairStatusResponse
+	(*GroupRepair)(nil),          // 24: canopy.v1.GroupRepair
+	(*Cut)(nil),                  // 25: canopy.v1.Cut
 }
 var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	0,  // 0: canopy.v1.DataRequest.column:type_name -> canopy.v1.Column
-	22, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
+	25, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
 	2,  // 2: canopy.v1.DataRequest.write:type_name -> canopy.v1.WriteCall
 	3,  // 3: canopy.v1.DataRequest.read:type_name -> canopy.v1.ReadCall
 	4,  // 4: canopy.v1.DataRequest.sync:type_name -> canopy.v1.SyncCall
@@ -1833,25 +2088,28 @@ var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	11, // 10: canopy.v1.DataRequest.drop_column:type_name -> canopy.v1.DropColumnCall
 	12, // 11: canopy.v1.DataRequest.in_flight:type_name -> canopy.v1.InFlightCall
 	10, // 12: canopy.v1.DataRequest.condemn:type_name -> canopy.v1.CondemnCall
-	14, // 13: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	0,  // 14: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
-	22, // 15: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
-	14, // 16: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
-	14, // 17: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	21, // 18: canopy.v1.RepairStatusResponse.groups:type_name -> canopy.v1.GroupRepair
-	1,  // 19: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
-	15, // 20: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
-	17, // 21: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
-	19, // 22: canopy.v1.Data.RepairStatus:input_type -> canopy.v1.RepairStatusRequest
-	13, // 23: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
-	16, // 24: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
-	18, // 25: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
-	20, // 26: canopy.v1.Data.RepairStatus:output_type -> canopy.v1.RepairStatusResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	13, // 13: canopy.v1.DataRequest.punch:type_name -> canopy.v1.PunchCall
+	14, // 14: canopy.v1.DataRequest.reserve:type_name -> canopy.v1.ReserveCall
+	15, // 15: canopy.v1.DataRequest.seek:type_name -> canopy.v1.SeekCall
+	17, // 16: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	0,  // 17: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
+	25, // 18: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
+	17, // 19: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
+	17, // 20: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	24, // 21: canopy.v1.RepairStatusResponse.groups:type_name -> canopy.v1.GroupRepair
+	1,  // 22: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
+	18, // 23: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
+	20, // 24: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
+	22, // 25: canopy.v1.Data.RepairStatus:input_type -> canopy.v1.RepairStatusRequest
+	16, // 26: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
+	19, // 27: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
+	21, // 28: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
+	23, // 29: canopy.v1.Data.RepairStatus:output_type -> canopy.v1.RepairStatusResponse
+	26, // [26:30] is the sub-list for method output_type
+	22, // [22:26] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_data_proto_init() }
@@ -1872,6 +2130,9 @@ func file_api_canopy_v1_data_proto_init() {
 		(*DataRequest_DropColumn)(nil),
 		(*DataRequest_InFlight)(nil),
 		(*DataRequest_Condemn)(nil),
+		(*DataRequest_Punch)(nil),
+		(*DataRequest_Reserve)(nil),
+		(*DataRequest_Seek)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1879,7 +2140,7 @@ func file_api_canopy_v1_data_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_data_proto_rawDesc), len(file_api_canopy_v1_data_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

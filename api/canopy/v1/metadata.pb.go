@@ -2163,7 +2163,13 @@ type ReportSizeCall struct {
 	// When the newest of the bytes was written, by the client's clock, which its
 	// programs have seen: mtime and ctime become that, but not later than the
 	// entry's time, nor earlier than they are. 0: the entry's time.
-	MtimeNs       int64 `protobuf:"varint,7,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	MtimeNs    int64  `protobuf:"varint,7,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	FreedBytes uint64 `protobuf:"varint,10,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"` // bytes whose space was given back, for st_blocks
+	// allocated_bytes is all that the file has, as the data servers counted it while
+	// the file had data_version: void if it has another now. Nothing else is reported.
+	Counted       bool   `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
+	DataVersion   uint64 `protobuf:"varint,12,opt,name=data_version,json=dataVersion,proto3" json:"data_version,omitempty"`
+	ReservedEnd   uint64 `protobuf:"varint,13,opt,name=reserved_end,json=reservedEnd,proto3" json:"reserved_end,omitempty"` // there may be space up to there, whatever the size is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2247,6 +2253,34 @@ func (x *ReportSizeCall) GetMtimeNs() int64 {
 	return 0
 }
 
+func (x *ReportSizeCall) GetFreedBytes() uint64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
+func (x *ReportSizeCall) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
+}
+
+func (x *ReportSizeCall) GetDataVersion() uint64 {
+	if x != nil {
+		return x.DataVersion
+	}
+	return 0
+}
+
+func (x *ReportSizeCall) GetReservedEnd() uint64 {
+	if x != nil {
+		return x.ReservedEnd
+	}
+	return 0
+}
+
 // ReserveAppendCall reserves length bytes at the end (PROTOCOLS J2). Answer:
 // offset. The visible size is the lowest unfilled reservation.
 type ReserveAppendCall struct {
@@ -2303,13 +2337,14 @@ func (x *ReserveAppendCall) GetLength() uint64 {
 
 // FillAppendCall says that a reservation's bytes are durable.
 type FillAppendCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
-	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	Length        uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
-	SizeEpoch     uint64                 `protobuf:"varint,4,opt,name=size_epoch,json=sizeEpoch,proto3" json:"size_epoch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Place          *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	Offset         uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length         uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	SizeEpoch      uint64                 `protobuf:"varint,4,opt,name=size_epoch,json=sizeEpoch,proto3" json:"size_epoch,omitempty"`
+	AllocatedBytes uint64                 `protobuf:"varint,10,opt,name=allocated_bytes,json=allocatedBytes,proto3" json:"allocated_bytes,omitempty"` // newly allocated, for st_blocks
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *FillAppendCall) Reset() {
@@ -2366,6 +2401,13 @@ func (x *FillAppendCall) GetLength() uint64 {
 func (x *FillAppendCall) GetSizeEpoch() uint64 {
 	if x != nil {
 		return x.SizeEpoch
+	}
+	return 0
+}
+
+func (x *FillAppendCall) GetAllocatedBytes() uint64 {
+	if x != nil {
+		return x.AllocatedBytes
 	}
 	return 0
 }
@@ -3767,7 +3809,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05flags\x18\x04 \x01(\rR\x05flags\"M\n" +
 	"\x0fRemoveXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"\xe6\x01\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"\xe7\x02\n" +
 	"\x0eReportSizeCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x1d\n" +
 	"\n" +
@@ -3776,16 +3818,24 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x0fallocated_bytes\x18\x04 \x01(\x04R\x0eallocatedBytes\x12\x18\n" +
 	"\achanged\x18\x05 \x01(\bR\achanged\x12\x1b\n" +
 	"\tkill_priv\x18\x06 \x01(\bR\bkillPriv\x12\x19\n" +
-	"\bmtime_ns\x18\a \x01(\x03R\amtimeNs\"S\n" +
+	"\bmtime_ns\x18\a \x01(\x03R\amtimeNs\x12\x1f\n" +
+	"\vfreed_bytes\x18\n" +
+	" \x01(\x04R\n" +
+	"freedBytes\x12\x18\n" +
+	"\acounted\x18\v \x01(\bR\acounted\x12!\n" +
+	"\fdata_version\x18\f \x01(\x04R\vdataVersion\x12!\n" +
+	"\freserved_end\x18\r \x01(\x04R\vreservedEnd\"S\n" +
 	"\x11ReserveAppendCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
-	"\x06length\x18\x02 \x01(\x04R\x06length\"\x87\x01\n" +
+	"\x06length\x18\x02 \x01(\x04R\x06length\"\xb0\x01\n" +
 	"\x0eFillAppendCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x04R\x06length\x12\x1d\n" +
 	"\n" +
-	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\"\xcf\x01\n" +
+	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\x12'\n" +
+	"\x0fallocated_bytes\x18\n" +
+	" \x01(\x04R\x0eallocatedBytes\"\xcf\x01\n" +
 	"\x04Lock\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\x04R\x05owner\x12'\n" +

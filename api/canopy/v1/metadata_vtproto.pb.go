@@ -2194,6 +2194,31 @@ func (m *ReportSizeCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ReservedEnd != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ReservedEnd))
+		i--
+		dAtA[i] = 0x68
+	}
+	if m.DataVersion != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DataVersion))
+		i--
+		dAtA[i] = 0x60
+	}
+	if m.Counted {
+		i--
+		if m.Counted {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x58
+	}
+	if m.FreedBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FreedBytes))
+		i--
+		dAtA[i] = 0x50
+	}
 	if m.MtimeNs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MtimeNs))
 		i--
@@ -2324,6 +2349,11 @@ func (m *FillAppendCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.AllocatedBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.AllocatedBytes))
+		i--
+		dAtA[i] = 0x50
 	}
 	if m.SizeEpoch != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SizeEpoch))
@@ -4512,6 +4542,18 @@ func (m *ReportSizeCall) SizeVT() (n int) {
 	if m.MtimeNs != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.MtimeNs))
 	}
+	if m.FreedBytes != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FreedBytes))
+	}
+	if m.Counted {
+		n += 2
+	}
+	if m.DataVersion != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.DataVersion))
+	}
+	if m.ReservedEnd != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.ReservedEnd))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -4551,6 +4593,9 @@ func (m *FillAppendCall) SizeVT() (n int) {
 	}
 	if m.SizeEpoch != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.SizeEpoch))
+	}
+	if m.AllocatedBytes != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.AllocatedBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -9607,6 +9652,83 @@ func (m *ReportSizeCall) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FreedBytes", wireType)
+			}
+			m.FreedBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FreedBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Counted", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Counted = bool(v != 0)
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DataVersion", wireType)
+			}
+			m.DataVersion = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DataVersion |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ReservedEnd", wireType)
+			}
+			m.ReservedEnd = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.ReservedEnd |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -9853,6 +9975,25 @@ func (m *FillAppendCall) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.SizeEpoch |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field AllocatedBytes", wireType)
+			}
+			m.AllocatedBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.AllocatedBytes |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
