@@ -33,7 +33,7 @@ type change struct {
 	key     chunkstore.Key
 	lo, hi  uint64 // the bytes that it locks
 	request *link.Request
-	local   func() (allocated uint64, err error)
+	local   func() (bytes uint64, err error) // allocated, or by a punch freed
 }
 
 // errDeposed ends a change whose server is not the primary any more.
@@ -41,22 +41,22 @@ var errDeposed = fserr.New(fserr.NotHolder, "data", errors.New("this server is n
 
 // replicate makes a change here and on the members in parallel, in the order of
 // the column's range lock, and returns when all have it.
-func (g *group) replicate(ctx context.Context, c *change) (allocated uint64, err error) {
+func (g *group) replicate(ctx context.Context, c *change) (bytes uint64, err error) {
 	release, err := g.locks.acquire(ctx, c.key, c.lo, c.hi, true)
 	if err != nil {
 		return 0, err
 	}
-	allocated, equal, err := g.replicateHeld(ctx, c)
+	bytes, equal, err := g.replicateHeld(ctx, c)
 	release()
 	if !equal {
-		return allocated, g.mend(ctx, c.key, err)
+		return bytes, g.mend(ctx, c.key, err)
 	}
-	return allocated, err
+	return bytes, err
 }
 
 // replicateHeld is replicate under the lock. With equal false members may
 // differ.
-func (g *group) replicateHeld(ctx context.Context, c *change) (allocated uint64, equal bool, err error) {
+func (g *group) replicateHeld(ctx context.Context, c *change) (bytes uint64, equal bool, err error) {
 	var targets []base.NodeID
 	seq, err := g.log.begin(ctx, c.key, func() { targets = g.targets() })
 	if err != nil {
@@ -72,11 +72,11 @@ func (g *group) replicateHeld(ctx context.Context, c *change) (allocated uint64,
 	for i, id := range targets {
 		wg.Go(func() { errs[i] = g.forward(ctx, id, c.request, seq, floor) })
 	}
-	allocated, local := c.local()
+	bytes, local := c.local()
 	wg.Wait()
 	if local == nil {
 		local = errors.Join(errs...)
-		return allocated, local == nil, local
+		return bytes, local == nil, local
 	}
 	return 0, refusedByAll(local, errs), local
 }
@@ -86,7 +86,7 @@ func (g *group) replicateHeld(ctx context.Context, c *change) (allocated uint64,
 func refusedByAll(local error, errs []error) bool {
 	kind := fserr.KindOf(local)
 	switch kind {
-	case fserr.Stale, fserr.OldEpoch, fserr.Malformed:
+	case fserr.Stale, fserr.OldEpoch, fserr.Malformed, fserr.FileTooBig:
 	default:
 		return len(errs) == 0
 	}
@@ -125,7 +125,7 @@ func (g *group) mend(ctx context.Context, key chunkstore.Key, cause error) error
 
 // forward brings a change to one member. nil: it has it, or need not have it any
 // more. Kinds: NotHolder (this server was deposed), Stale, OldEpoch of the size
-// epoch, NoSpace, Malformed: what the member refused.
+// epoch, NoSpace, FileTooBig, Malformed: what the member refused.
 func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Request, seq, floor uint64) error {
 	var failing time.Time // since when
 	for attempt := 0; ; attempt++ {
@@ -151,7 +151,7 @@ func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Reque
 			continue
 		}
 		switch kind {
-		case fserr.Stale, fserr.NoSpace, fserr.Fenced:
+		case fserr.Stale, fserr.NoSpace, fserr.FileTooBig, fserr.Fenced:
 			return err
 		case fserr.OldEpoch:
 			if errors.As(err, new(*epochError)) {

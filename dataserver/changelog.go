@@ -58,9 +58,9 @@ func (l *changeLog) visit(still func() bool) (leave func(), err error) {
 
 // taking is one forwarded change being executed, or done.
 type taking struct {
-	finished  chan struct{}
-	allocated uint64
-	err       error
+	finished chan struct{}
+	bytes    uint64 // allocated, or by a punch freed
+	err      error
 }
 
 func newChangeLog(incarnation uint64) *changeLog {
@@ -195,10 +195,10 @@ func (l *changeLog) take(primary base.NodeID, seq, floor uint64, key chunkstore.
 }
 
 // took ends a forwarded change. A failed one may be tried again.
-func (l *changeLog) took(seq uint64, t *taking, allocated uint64, err error) {
+func (l *changeLog) took(seq uint64, t *taking, bytes uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t.allocated, t.err = allocated, err
+	t.bytes, t.err = bytes, err
 	close(t.finished)
 	if err != nil && l.results[seq] == t {
 		delete(l.results, seq)

@@ -40,38 +40,58 @@ func (g *group) patiently(ctx context.Context, do func() error) error {
 // syncColumn makes a member's column what it is here. Ranges are locked one by
 // one while they are compared and copied, so that changes of others go on.
 func (g *group) syncColumn(ctx context.Context, key chunkstore.Key, id base.NodeID, p *progress) error {
-	for drop := false; ; drop = true {
-		again, err := g.syncColumnOnce(ctx, key, id, drop, p)
-		if err != nil || !again {
-			return err
-		}
-	}
-}
-
-// syncColumnOnce compares and copies. again is true if the member has blocks
-// where here is a hole: then its column must be dropped first.
-func (g *group) syncColumnOnce(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool, p *progress) (again bool, err error) {
-	done, err := g.syncShape(ctx, key, id, drop, p)
+	done, err := g.syncShape(ctx, key, id, p)
 	if done || err != nil {
-		return false, err
+		return err
 	}
 	for first := uint64(0); ; first += copyBlocks {
 		if err := p.pay(ctx); err != nil {
-			return false, err
+			return err
 		}
-		more, again, err := g.syncRange(ctx, key, id, first, p)
-		if err != nil || again {
-			return again, err
+		more, empty, err := g.syncRange(ctx, key, id, first, p)
+		if err != nil || !more {
+			return err
 		}
-		if !more {
-			return false, nil
+		if !empty {
+			continue
 		}
+		at := (first + copyBlocks) * chunkstore.BlockBytes
+		next, err := g.nextData(ctx, key, id, at)
+		if err != nil {
+			return err
+		}
+		size, _, err := g.s.store.Size(key)
+		if err != nil {
+			return err
+		}
+		if next == chunkstore.NoOffset {
+			p.compared(max(size, at) - at)
+			return nil
+		}
+		next -= next % (copyBlocks * chunkstore.BlockBytes)
+		p.compared(next - at)
+		first = next/chunkstore.BlockBytes - copyBlocks
 	}
+}
+
+// nextData returns where, at or behind offset, the column has data next, here or
+// there: what has none on both needs no comparison.
+func (g *group) nextData(ctx context.Context, key chunkstore.Key, id base.NodeID, offset uint64) (uint64, error) {
+	here, err := g.s.store.Seek(key, offset, false, 0, nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := g.ask(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_Seek{Seek: &canopyv1.SeekCall{Offset: offset}}}, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Free()
+	return min(here, response.ColumnSize), nil
 }
 
 // syncShape settles existence, size epoch and surplus of the member's column
 // under the whole column's lock. done: nothing is left to compare.
-func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeID, drop bool, p *progress) (done bool, err error) {
+func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeID, p *progress) (done bool, err error) {
 	release, err := g.locks.acquire(ctx, key, 0, rangelock.All, true)
 	if err != nil {
 		return false, err
@@ -100,7 +120,7 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 	if exists || found {
 		p.differs(key, id)
 	}
-	if found && (drop || !exists || there.Digest == 0 || there.SizeEpoch > here.SizeEpoch || there.Size > here.SizeBytes) {
+	if found && (!exists || there.Digest == 0 || there.SizeEpoch > here.SizeEpoch || there.Size > here.SizeBytes) {
 		err := g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}}, nil)
 		if err != nil {
 			return false, err
@@ -137,8 +157,9 @@ func (g *group) statThere(ctx context.Context, id base.NodeID, key chunkstore.Ke
 	return &canopyv1.ColumnInfo{}, false, nil
 }
 
-// syncRange compares and copies one range of blocks under its lock.
-func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeID, first uint64, p *progress) (more, again bool, err error) {
+// syncRange compares and copies one range of blocks under its lock. empty: there is
+// no data, here and there.
+func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeID, first uint64, p *progress) (more, empty bool, err error) {
 	lo, hi := first*chunkstore.BlockBytes, (first+copyBlocks)*chunkstore.BlockBytes
 	release, err := g.locks.acquire(ctx, key, lo, hi, true)
 	if err != nil {
@@ -158,26 +179,32 @@ func (g *group) syncRange(ctx context.Context, key chunkstore.Key, id base.NodeI
 	if err != nil {
 		return false, false, err
 	}
-	for i := uint64(0); i < blocks; {
-		j := i
-		for j < blocks && here[j] != there[j] {
-			if here[j] == 0 {
-				return false, true, nil
-			}
+	empty = true
+	for i := range here {
+		empty = empty && here[i] == 0 && there[i] == 0
+	}
+	for i, j := uint64(0), uint64(0); i < blocks; i = max(j, i+1) {
+		for j = i; j < blocks && here[j] != there[j] && (here[j] == 0) == (here[i] == 0); {
 			j++
 		}
-		if j > i {
-			offset := (first + i) * chunkstore.BlockBytes
-			length := min((first+j)*chunkstore.BlockBytes, size) - offset
-			if err := g.copyWhole(ctx, key, id, offset, length, epoch, here[i:j]); err != nil {
-				return false, false, err
+		offset := (first + i) * chunkstore.BlockBytes
+		length := min((first+j)*chunkstore.BlockBytes, size) - offset
+		switch {
+		case j == i:
+			continue
+		case here[i] == 0:
+			err = g.punchThere(ctx, key, id, offset, (j-i)*chunkstore.BlockBytes, epoch)
+		default:
+			if err = g.copyWhole(ctx, key, id, offset, length, epoch, here[i:j]); err == nil {
+				p.sent(int(length))
 			}
-			p.sent(int(length))
 		}
-		i = j + 1
+		if err != nil {
+			return false, false, err
+		}
 	}
 	p.compared(min(size, hi) - lo)
-	return size > hi, false, nil
+	return size > hi, empty, nil
 }
 
 // copyWhole is copyRange of blocks with the checksums, of which some may be

@@ -44,6 +44,12 @@ func (s *server) execute(ctx context.Context, r *link.Request) (*link.Response, 
 		return g.clientRead(ctx, key, r)
 	case *canopyv1.DataRequest_Sync:
 		return g.clientSync(ctx, key, r)
+	case *canopyv1.DataRequest_Punch:
+		return g.clientPunch(ctx, key, r)
+	case *canopyv1.DataRequest_Reserve:
+		return g.clientReserve(ctx, key, r)
+	case *canopyv1.DataRequest_Seek:
+		return g.clientSeek(ctx, key, r)
 	case *canopyv1.DataRequest_Cut:
 		return g.clientCut(ctx, key, r)
 	case *canopyv1.DataRequest_Delete:
@@ -71,7 +77,7 @@ func ok() *link.Response { return &link.Response{DataResponse: &canopyv1.DataRes
 
 // checkRange refuses what no column can have.
 func checkRange(key chunkstore.Key, offset, length, limit uint64) error {
-	if key.Data == 0 || length > limit || offset > stripe.MaxFileBytes || offset+length > stripe.MaxFileBytes {
+	if key.Data == 0 || length > limit || offset > stripe.MaxFileBytes || length > stripe.MaxFileBytes-offset {
 		return fserr.New(fserr.Malformed, "data", fmt.Errorf("%s, range [%d, +%d)", key, offset, length))
 	}
 	return nil
@@ -95,40 +101,47 @@ func (g *group) clientWrite(ctx context.Context, key chunkstore.Key, r *link.Req
 	if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
 		return nil, err
 	}
-	if w.Repair || r.Client == 0 || r.Seq == 0 {
-		return nil, fserr.New(fserr.Malformed, "write", errors.New("a client's write has a client, a sequence, and is no repair"))
+	if w.Repair {
+		return nil, fserr.New(fserr.Malformed, "write", errors.New("a client's write is no repair"))
+	}
+	allocated, err := g.clientChange(ctx, key, r, w.Offset, length, func() (uint64, error) { return g.storeWrite(key, r) })
+	if err != nil {
+		return nil, err
+	}
+	response := ok()
+	response.AllocatedBytes = allocated
+	return response, nil
+}
+
+// clientChange makes a change of the client's sequence on all members, once: a
+// repetition joins the first copy or gets its answer (PROTOCOLS J3).
+func (g *group) clientChange(ctx context.Context, key chunkstore.Key, r *link.Request, offset, length uint64, local func() (uint64, error)) (uint64, error) {
+	if r.Client == 0 || r.Seq == 0 {
+		return 0, fserr.New(fserr.Malformed, "data", errors.New("a client's change has a client and a sequence"))
 	}
 	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
-		return nil, err
+		return 0, err
 	}
 	id := writeID{r.Client, r.Incarnation, r.Seq, r.Floor}
 	mine, join, was, err := g.sessions.begin(id, time.Now())
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if join != nil {
 		select {
 		case <-join.finished:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return 0, ctx.Err()
 		}
-		was.allocated, err = join.allocated, join.err
+		was.bytes, err = join.bytes, join.err
 	}
 	if mine != nil {
-		lo := w.Offset - w.Offset%chunkstore.BlockBytes
-		hi := w.Offset + length + chunkstore.BlockBytes - 1
-		was.allocated, err = g.replicate(ctx, &change{
-			key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r,
-			local: func() (uint64, error) { return g.storeWrite(key, r) },
-		})
-		g.sessions.end(id, mine, was.allocated, err)
+		lo := offset - offset%chunkstore.BlockBytes
+		hi := offset + length + chunkstore.BlockBytes - 1
+		was.bytes, err = g.replicate(ctx, &change{key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r, local: local})
+		g.sessions.end(id, mine, was.bytes, err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	response := ok()
-	response.AllocatedBytes = was.allocated
-	return response, nil
+	return was.bytes, err
 }
 
 // clientCut makes the column know its cuts, on all members, durably.
@@ -237,7 +250,18 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 func (g *group) forwarded(ctx context.Context, key chunkstore.Key, r *link.Request, still func() bool) (*link.Response, error) {
 	switch r.Call.(type) {
 	case *canopyv1.DataRequest_Write:
-		return g.replicaWrite(ctx, key, r, still)
+		w := r.GetWrite()
+		length := uint64(r.Payload.Len())
+		if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
+			return nil, err
+		}
+		return g.replicaOf(ctx, key, r, w.Offset, length, still, func() (uint64, error) { return g.storeWrite(key, r) })
+	case *canopyv1.DataRequest_Punch:
+		p := r.GetPunch()
+		return g.replicaOf(ctx, key, r, p.Offset, p.Length, still, func() (uint64, error) { return g.storePunch(key, r) })
+	case *canopyv1.DataRequest_Reserve:
+		c := r.GetReserve()
+		return g.replicaOf(ctx, key, r, c.Offset, c.Length, still, func() (uint64, error) { return g.storeReserve(key, r) })
 	case *canopyv1.DataRequest_Cut:
 		return g.replicaChange(ctx, key, r, 0, rangelock.All, still, func() (uint64, error) {
 			return 0, g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
@@ -254,6 +278,12 @@ func (g *group) recoveryCall(key chunkstore.Key, r *link.Request) (*link.Respons
 			return nil, err
 		}
 		_, err := g.storeWrite(key, r)
+		return ok(), err
+	case *canopyv1.DataRequest_Punch:
+		if err := checkRange(key, call.Punch.Offset, call.Punch.Length, stripe.MaxFileBytes); err != nil {
+			return nil, err
+		}
+		_, err := g.storePunch(key, r)
 		return ok(), err
 	case *canopyv1.DataRequest_Cut:
 		return ok(), g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
@@ -280,21 +310,24 @@ func (g *group) recoveryCall(key chunkstore.Key, r *link.Request) (*link.Respons
 		return g.blockSums(key, call.BlockSums)
 	case *canopyv1.DataRequest_Condemn:
 		return g.condemn(key, r, call.Condemn)
+	case *canopyv1.DataRequest_Seek:
+		response, err := ok(), error(nil)
+		response.ColumnSize, err = g.s.store.Seek(key, call.Seek.Offset, call.Seek.Hole, 0, nil)
+		return response, err
 	}
 	return nil, fserr.New(fserr.NotSupported, "data", fmt.Errorf("%T", r.Call))
 }
 
-func (g *group) replicaWrite(ctx context.Context, key chunkstore.Key, r *link.Request, still func() bool) (*link.Response, error) {
-	w := r.GetWrite()
-	length := uint64(r.Payload.Len())
-	if err := checkRange(key, w.Offset, length, maxWriteBytes); err != nil {
+// replicaOf executes a client's change that the primary forwarded.
+func (g *group) replicaOf(ctx context.Context, key chunkstore.Key, r *link.Request, offset, length uint64, still func() bool, do func() (uint64, error)) (*link.Response, error) {
+	if err := checkRange(key, offset, length, stripe.MaxFileBytes); err != nil {
 		return nil, err
 	}
 	id := writeID{r.Client, r.Incarnation, r.Seq, r.Floor}
 	if err := g.sessions.fence(id, time.Now()); err != nil {
 		return nil, err
 	}
-	response, err := g.replicaChange(ctx, key, r, w.Offset, w.Offset+length, still, func() (uint64, error) { return g.storeWrite(key, r) })
+	response, err := g.replicaChange(ctx, key, r, offset, offset+length, still, do)
 	if err != nil {
 		return nil, err
 	}
@@ -311,8 +344,8 @@ func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.R
 		return nil, errOverrun
 	}
 	if mine {
-		allocated, err := g.lockedDo(ctx, key, lo, hi, do)
-		g.log.took(r.LogSeq, t, allocated, err)
+		bytes, err := g.lockedDo(ctx, key, lo, hi, do)
+		g.log.took(r.LogSeq, t, bytes, err)
 	}
 	select {
 	case <-t.finished:
@@ -320,7 +353,7 @@ func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.R
 		return nil, ctx.Err()
 	}
 	response := ok()
-	response.AllocatedBytes = t.allocated
+	response.AllocatedBytes = t.bytes // of a punch: what it freed
 	return response, t.err
 }
 

@@ -110,6 +110,12 @@ func callName(r *link.Request) string {
 		name = "in_flight"
 	case *canopyv1.DataRequest_Condemn:
 		name = "condemn"
+	case *canopyv1.DataRequest_Punch:
+		name = "punch"
+	case *canopyv1.DataRequest_Reserve:
+		name = "reserve"
+	case *canopyv1.DataRequest_Seek:
+		name = "seek"
 	}
 	if r.FromPrimary {
 		return "replica_" + name

@@ -32,14 +32,15 @@ type session struct {
 	used        time.Time
 }
 
-// outcome is the answer to a write that was done.
-type outcome struct{ allocated uint64 }
+// outcome is the answer to a change that was done: the bytes that it allocated, or
+// as a punch freed.
+type outcome struct{ bytes uint64 }
 
 // running is a write under way. Its fields are set before done is closed.
 type running struct {
-	finished  chan struct{}
-	allocated uint64
-	err       error
+	finished chan struct{}
+	bytes    uint64
+	err      error
 }
 
 type writeID struct{ client, incarnation, seq, floor uint64 }
@@ -110,18 +111,18 @@ func (s *sessions) sweepLocked(now time.Time) {
 }
 
 // end tells those who joined, and remembers a success.
-func (s *sessions) end(id writeID, r *running, allocated uint64, err error) {
+func (s *sessions) end(id writeID, r *running, bytes uint64, err error) {
 	s.mu.Lock()
 	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation {
 		if c.running[id.seq] == r {
 			delete(c.running, id.seq)
 		}
 		if err == nil && id.seq >= c.floor {
-			c.done[id.seq] = outcome{allocated}
+			c.done[id.seq] = outcome{bytes}
 		}
 	}
 	s.mu.Unlock()
-	r.allocated, r.err = allocated, err
+	r.bytes, r.err = bytes, err
 	close(r.finished)
 }
 
@@ -136,10 +137,10 @@ func (s *sessions) fence(id writeID, now time.Time) error {
 
 // note records, at a replica, a write that it took from the primary: it answers
 // the repetition if it becomes the primary.
-func (s *sessions) note(id writeID, allocated uint64) {
+func (s *sessions) note(id writeID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation && id.seq >= c.floor {
-		c.done[id.seq] = outcome{allocated}
+		c.done[id.seq] = outcome{bytes}
 	}
 }

@@ -25,7 +25,7 @@ func TestSessions(t *testing.T) {
 		t.Fatal("a repetition does not join the running write")
 	}
 	s.end(id(1, 5, 4), mine, 4096, nil)
-	if again, join, was, err := s.begin(id(1, 5, 4), now); again != nil || join != nil || was.allocated != 4096 || err != nil {
+	if again, join, was, err := s.begin(id(1, 5, 4), now); again != nil || join != nil || was.bytes != 4096 || err != nil {
 		t.Fatalf("repetition: %v %v %v %v", again, join, was, err)
 	}
 	failed, _, _, _ := s.begin(id(1, 6, 4), now)

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// MaxFileBytes is the largest file: offsets stay positive as signed 64-bit
-	// integers, with room for rounding.
-	MaxFileBytes = 1<<62 - 1
+	// MaxFileBytes is the largest file, as of Linux: offsets stay positive as signed
+	// 64-bit integers. Sums of two offsets fit in unsigned ones.
+	MaxFileBytes = 1<<63 - 1
 	// UnitMultiple divides every stripe unit and component offset, so that no
 	// block of a column's checksums is shared by two columns.
 	UnitMultiple = 4096
