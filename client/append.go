@@ -94,7 +94,7 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 	if res.Attr == nil || res.Attr.SizeEpoch != file.SizeEpoch {
 		return 0, fserr.OldEpoch // another one has begun since the reservation
 	}
-	acks, err := a.write(ctx, file, off)
+	w, err := a.write(ctx, file, off)
 	if fserr.KindOf(err) == fserr.OldEpoch {
 		st.refresh(file.SizeEpoch)
 		return 0, err
@@ -103,7 +103,7 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 		st.c.metrics.written.Add(float64(length))
 		if !a.sync {
 			st.mu.Lock()
-			st.acks.Merge(acks)
+			st.acks.Merge(w.Acks)
 			st.touched.add(off, off+length)
 			st.touched.bound(maxTouched)
 			st.mu.Unlock()
@@ -114,7 +114,7 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 	// A range that could not be written is filled too, with zeros: what others
 	// append behind it must become visible.
 	_, fillErr := st.ask(ctx, opFillAppend, &canopyv1.Op{Cred: a.cred, Call: &canopyv1.Op_FillAppend{FillAppend: &canopyv1.FillAppendCall{
-		Place: st.n.place(), Offset: uint64(off), Length: uint64(length), SizeEpoch: file.SizeEpoch}}})
+		Place: st.n.place(), Offset: uint64(off), Length: uint64(length), SizeEpoch: file.SizeEpoch, AllocatedBytes: w.AllocatedBytes}}})
 	if err == nil {
 		err = fillErr
 	}
@@ -123,15 +123,17 @@ func (a *appending) once(ctx context.Context) (int64, error) {
 
 // write writes the bytes, and makes them durable if the handle asks for it; what
 // a crash takes in between is written again.
-func (a *appending) write(ctx context.Context, file data.File, off int64) (data.Acks, error) {
+func (a *appending) write(ctx context.Context, file data.File, off int64) (done data.Written, err error) {
 	for {
 		w, err := a.st.c.data.WriteAt(ctx, file, a.p, off)
+		done.AllocatedBytes += w.AllocatedBytes
+		done.Acks = w.Acks
 		if err != nil || !a.sync {
-			return w.Acks, err
+			return done, err
 		}
 		err = a.st.c.data.Sync(ctx, file, w.Acks, data.Range{Offset: off, Length: int64(len(a.p))})
 		if !errors.Is(err, data.ErrLost) {
-			return nil, err
+			return done, err
 		}
 	}
 }

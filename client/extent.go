@@ -7,6 +7,9 @@ import "slices"
 // to one column in one request.
 const blockBytes = 1 << 20
 
+// blockEnd returns where block i ends: the last one of the largest file ends with it.
+func blockEnd(i int64) int64 { return int64(min(uint64(i+1)*blockBytes, maxFileBytes)) }
+
 // extent is a run of bytes of a file in memory.
 type extent struct {
 	off int64

@@ -148,6 +148,71 @@ func (d *memData) Sync(ctx context.Context, f data.File, acks data.Acks, _ ...da
 	return nil
 }
 
+func (d *memData) Punch(ctx context.Context, f data.File, r data.Range) (uint64, data.Acks, error) {
+	return d.sparse(ctx, "punch", f, r, func(m *memFile) int64 {
+		lo, hi := min(r.Offset, int64(len(m.b))), min(r.Offset+r.Length, int64(len(m.b)))
+		clear(m.b[lo:hi])
+		return hi - lo
+	})
+}
+
+func (d *memData) Reserve(ctx context.Context, f data.File, r data.Range) (uint64, data.Acks, error) {
+	return d.sparse(ctx, "reserve", f, r, func(m *memFile) int64 {
+		n := max(0, r.Offset+r.Length-int64(len(m.b)))
+		m.b = append(m.b, make([]byte, n)...)
+		return n
+	})
+}
+
+func (d *memData) sparse(ctx context.Context, op string, f data.File, r data.Range, do func(*memFile) int64) (uint64, data.Acks, error) {
+	if err := d.check(ctx, op, f, r.Offset, r.Length); err != nil {
+		return 0, nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	if f.SizeEpoch < m.epoch {
+		return 0, nil, fserr.OldEpoch
+	}
+	return uint64(do(m)), data.Acks{{Pool: 1, Epoch: d.epoch}}, nil
+}
+
+// Seek takes zeros for holes.
+func (d *memData) Seek(ctx context.Context, f data.File, off int64, hole bool) (int64, error) {
+	if err := d.check(ctx, "seek", f, off, 0); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	for ; off < int64(len(m.b)); off++ {
+		if (m.b[off] == 0) == hole {
+			return off, nil
+		}
+	}
+	if hole {
+		return off, nil
+	}
+	return -1, nil
+}
+
+// Allocated counts what is not zero.
+func (d *memData) Allocated(ctx context.Context, f data.File) (uint64, error) {
+	if err := d.check(ctx, "allocated", f, 0, 0); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.fileLocked(f)
+	return uint64(len(m.b) - bytes.Count(m.b, []byte{0})), nil
+}
+
+func (d *memData) Usage(context.Context, base.PoolID) (totalBytes, freeBytes uint64, err error) {
+	return memDataBytes, memDataBytes, nil
+}
+
+const memDataBytes = 64 << 20
+
 func (d *memData) Close() error { return nil }
 
 func (d *memData) setFail(fail func(op string, f data.File, off, n int64) error) {

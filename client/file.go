@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -79,7 +80,12 @@ func (f *File) fail(op string, err error) error {
 }
 
 // maxFileBytes is the largest size of a file, as the metadata service has it.
-const maxFileBytes = 1 << 60
+const maxFileBytes = math.MaxInt64
+
+// farBytes is where a data server's file system may have no files as large as the
+// column would have to be (ext4: 16 TiB). What is written beyond goes out at once,
+// so that the write itself says so, and no close does later.
+const farBytes = 8 << 40
 
 // WriteAt writes p at off; with O_APPEND off does not count, and it is Append.
 // Unless the file was opened with O_SYNC or O_DSYNC the bytes are buffered when
@@ -126,6 +132,11 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if f.synchronous() {
 		return done, f.Fsync(ctx)
 	}
+	if off+int64(done) > farBytes {
+		if err := f.push(ctx, "write", false); err != nil {
+			return 0, err
+		}
+	}
 	return done, nil
 }
 
@@ -141,7 +152,7 @@ func (st *fileState) buffer(p []byte, off int64, kill bool) {
 	st.killPriv = st.killPriv || kill
 	for len(p) > 0 {
 		i := off / blockBytes
-		limit := (i + 1) * blockBytes
+		limit := blockEnd(i)
 		n := int(min(int64(len(p)), limit-off))
 		b := st.blocks[i]
 		if b == nil {

@@ -59,6 +59,7 @@ type fileState struct {
 	since      time.Time        // since when
 	reporting  bool             // a report is under way
 	allocated  uint64           // bytes allocated by what is unreported
+	answered   uint64           // counts write-outs that ended
 	touched    spans            // written and not known to be durable
 	acks       data.Acks        // of what is touched
 	whole      bool             // the next fsync syncs the whole file: what was written before is not known
@@ -123,10 +124,6 @@ func (st *fileState) adoptLocked(attr *Attr) {
 	if attr.Mode&modeType == modeDir || st.known && attr.SizeEpoch < st.file.SizeEpoch {
 		return
 	}
-	id := base.DataID(attr.DataId)
-	if id == 0 {
-		id = base.DataID(attr.Ino)
-	}
 	if st.known && attr.SizeEpoch == st.file.SizeEpoch {
 		st.size = max(st.size, int64(attr.Size))
 		st.file.Cuts = attr.Cuts
@@ -134,7 +131,7 @@ func (st *fileState) adoptLocked(attr *Attr) {
 	}
 	newer := st.known
 	st.known = true
-	st.file = data.File{ID: id, Layout: attr.Layout, SizeEpoch: attr.SizeEpoch, Cuts: attr.Cuts}
+	st.file = fileOf(attr)
 	st.size = int64(attr.Size)
 	if !newer {
 		return
@@ -143,6 +140,15 @@ func (st *fileState) adoptLocked(attr *Attr) {
 		st.againLocked(b, &b.written, b.flight)
 	}
 	st.notifyLocked()
+}
+
+// fileOf returns what the data servers need to know of a file.
+func fileOf(attr *Attr) data.File {
+	id := base.DataID(attr.DataId)
+	if id == 0 {
+		id = base.DataID(attr.Ino)
+	}
+	return data.File{ID: id, Layout: attr.Layout, SizeEpoch: attr.SizeEpoch, Cuts: attr.Cuts}
 }
 
 // againLocked makes a layer that was sent dirty again, but for what the newer

@@ -17,7 +17,8 @@ func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, f.fail("read", errLockLost)
 	case off < 0:
 		return 0, f.fail("read", fserr.Invalid)
-	case len(p) == 0:
+	}
+	if p = p[:min(int64(len(p)), maxFileBytes-off)]; len(p) == 0 {
 		return 0, nil
 	}
 	n, err := f.st.read(ctx, p, off)

@@ -37,12 +37,18 @@ func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) 
 			return nil, wrap(opSetAttr, err)
 		}
 	}
+	n.mu.Lock()
+	before := n.attr
+	n.mu.Unlock()
 	res, err := c.setAttr(ctx, cred, n, set, nil)
 	if err != nil {
 		return nil, err
 	}
 	if st != nil && sizes {
 		st.truncated(res.Attr, int64(set.Size))
+	}
+	if sizes {
+		return n.show(c.recount(ctx, n, before, res.Attr)), nil
 	}
 	return n.show(res.Attr), nil
 }

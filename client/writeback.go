@@ -152,6 +152,7 @@ func (st *fileState) writeOut(b *block, file data.File, runs extents) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.allocated += done.AllocatedBytes
+	st.answered++
 	flight := b.flight
 	b.flight = nil
 	switch {

@@ -19,6 +19,9 @@ type file interface {
 	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
 	WriteAt(ctx context.Context, p []byte, off int64) (int, error)
 	Append(ctx context.Context, p []byte) (int64, error)
+	Allocate(ctx context.Context, mode uint32, off, length int64) error
+	SeekData(ctx context.Context, off int64) (int64, error)
+	SeekHole(ctx context.Context, off int64) (int64, error)
 	Flush(ctx context.Context) error
 	Fsync(ctx context.Context) error
 	GetLock(ctx context.Context, r client.LockRequest) (*client.HeldLock, error)

@@ -22,8 +22,6 @@ import (
 //
 //   - FSYNCDIR: a metadata operation is durable when it is answered;
 //   - ACCESS: default_permissions lets the kernel check;
-//   - LSEEK: the kernel takes a file for one extent up to its size;
-//   - FALLOCATE: programs see EOPNOTSUPP, and glibc writes zeros;
 //   - COPY_FILE_RANGE: the kernel copies through the page cache.
 type fileSystem struct {
 	fuse.RawFileSystem

@@ -97,6 +97,44 @@ func (f *memFile) Append(_ context.Context, p []byte) (int64, error) {
 	return off, nil
 }
 
+func (f *memFile) Allocate(_ context.Context, mode uint32, off, length int64) error {
+	f.n.fs.mu.Lock()
+	defer f.n.fs.mu.Unlock()
+	for b := off / memBlock; b <= (off+length-1)/memBlock; b++ {
+		lo, hi := max(off, b*memBlock)-b*memBlock, min(off+length, (b+1)*memBlock)-b*memBlock
+		if data := f.n.blocks[b]; mode&^client.AllocateKeepSize != 0 && data != nil {
+			clear(data[lo:hi])
+			if hi-lo == memBlock {
+				delete(f.n.blocks, b)
+			}
+		}
+	}
+	if mode&client.AllocateKeepSize == 0 {
+		f.n.attr.Size = max(f.n.attr.Size, uint64(off+length))
+	}
+	f.n.touch()
+	f.n.attr.DataVersion++
+	return nil
+}
+
+func (f *memFile) SeekData(_ context.Context, off int64) (int64, error) { return f.seek(off, false) }
+func (f *memFile) SeekHole(_ context.Context, off int64) (int64, error) { return f.seek(off, true) }
+
+func (f *memFile) seek(off int64, hole bool) (int64, error) {
+	f.n.fs.mu.Lock()
+	defer f.n.fs.mu.Unlock()
+	size := int64(f.n.attr.Size)
+	for at := off; at < size; at = (at/memBlock + 1) * memBlock {
+		if (f.n.blocks[at/memBlock] == nil) == hole {
+			return at, nil
+		}
+	}
+	if hole && off < size {
+		return size, nil
+	}
+	return 0, fserr.NoDevice
+}
+
 func (f *memFile) Flush(context.Context) error { return nil }
 func (f *memFile) Fsync(context.Context) error { return nil }
 func (f *memFile) Close(context.Context) error {

@@ -45,6 +45,8 @@ const (
 	opGetLk
 	opSetLk
 	opSetLkw
+	opFallocate
+	opLseek
 	opCount
 )
 
@@ -58,6 +60,7 @@ func opNames() [opCount]string {
 		opOpen: "open", opRead: "read", opWrite: "write", opFlush: "flush", opFsync: "fsync",
 		opRelease: "release", opOpenDir: "opendir", opReadDir: "readdir", opReadDirPlus: "readdirplus", opStatFS: "statfs",
 		opGetLk: "getlk", opSetLk: "setlk", opSetLkw: "setlkw",
+		opFallocate: "fallocate", opLseek: "lseek",
 	}
 }
 
