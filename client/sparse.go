@@ -212,7 +212,7 @@ func (f *File) seek(ctx context.Context, off int64, hole bool) (int64, error) {
 			continue
 		case err != nil:
 			return 0, f.fail("seek", err)
-		case hole && (at < 0 || at > size):
+		case hole && (at < 0 || at >= size):
 			return size, nil
 		case at < 0 || at >= size:
 			return 0, f.fail("seek", fserr.NoDevice)

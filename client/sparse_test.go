@@ -154,6 +154,10 @@ func TestSeekData(t *testing.T) {
 	}
 	check(w)
 	check(open(t, b, "x", 0))
+	write(t, w, "ef", 18)
+	if at, err := w.SeekHole(t.Context(), 18); at != 20 || err != nil {
+		t.Errorf("data up to the end: a hole at %d, %v", at, err)
+	}
 }
 
 // TestBlocksAfterTruncation: st_blocks of a file with holes is what the data servers
