@@ -1,6 +1,7 @@
 package posix
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -194,6 +195,18 @@ func checkTmpfile(t *testing.T, dir string) {
 	if err != nil || string(buf[:n]) != "unnamed" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
+	link := func(fd int, name string) error {
+		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, filepath.Join(dir, name), unix.AT_SYMLINK_FOLLOW)
+	}
+	must(t, "link", link(fd, "named"))
+	wantFile(t, filepath.Join(dir, "named"), "unnamed")
+	if a, b := fstat(t, fd), lstat(t, filepath.Join(dir, "named")); a.Ino != b.Ino || b.Nlink != 1 {
+		t.Errorf("inode %d before, %d with %d links after", a.Ino, b.Ino, b.Nlink)
+	}
+	private, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL, 0o600)
+	must(t, "O_TMPFILE with O_EXCL", err)
+	defer unix.Close(private)
+	want(t, "link of a file that was made with O_EXCL", link(private, "private"), syscall.ENOENT)
 }
 
 func checkSetgidDirectory(t *testing.T, dir string) {

@@ -245,9 +245,46 @@ func crossUnlinked(t *testing.T, a, b string) {
 	if st := fstat(t, r); st.Nlink != 0 {
 		t.Errorf("%d links", st.Nlink)
 	}
-	_, err := unix.Pwrite(r, []byte("STILL"), 0)
+	everyCall(t, r)
+	if st := fstat(t, r); st.Nlink != 0 {
+		t.Errorf("%d links after all calls", st.Nlink)
+	}
+	// One that another mount renames away, and replaces.
+	write(t, filepath.Join(a, "g"), "still here")
+	g := open(t, filepath.Join(a, "g"), unix.O_RDWR)
+	must(t, "rename", unix.Rename(filepath.Join(b, "g"), filepath.Join(b, "h")))
+	write(t, filepath.Join(b, "g"), "another")
+	everyCall(t, g)
+	wantFile(t, filepath.Join(a, "g"), "another")
+	wantMode(t, filepath.Join(b, "h"), unix.S_IFREG|0o640)
+}
+
+// everyCall makes every call that a descriptor takes, of a file of 10 bytes.
+func everyCall(t *testing.T, fd int) {
+	t.Helper()
+	_, err := unix.Pwrite(fd, []byte("STILL"), 0)
 	must(t, "write", err)
-	must(t, "fsync", unix.Fsync(r))
+	must(t, "fsync", unix.Fsync(fd))
+	must(t, "fchmod", unix.Fchmod(fd, 0o640))
+	must(t, "fchown", unix.Fchown(fd, os.Getuid(), os.Getgid()))
+	must(t, "futimes", unix.Futimes(fd, []unix.Timeval{{Sec: 1000}, {Sec: 2000}}))
+	if err := unix.Fsetxattr(fd, "user.k", []byte("v"), 0); !errors.Is(err, syscall.EOPNOTSUPP) {
+		must(t, "fsetxattr", err)
+		value := make([]byte, 10)
+		if n, err := unix.Fgetxattr(fd, "user.k", value); err != nil || string(value[:n]) != "v" {
+			t.Errorf("fgetxattr: %q, %v", value[:max(n, 0)], err)
+		}
+	}
+	if st := fstat(t, fd); st.Mode != unix.S_IFREG|0o640 || st.Mtim.Sec != 2000 || st.Atim.Sec != 1000 {
+		t.Errorf("mode %o, mtime %d, atime %d", st.Mode, st.Mtim.Sec, st.Atim.Sec)
+	}
+	must(t, "fallocate", unix.Fallocate(fd, 0, 0, 20))
+	must(t, "punch", unix.Fallocate(fd, punchHole, 5, 1))
+	must(t, "ftruncate", unix.Ftruncate(fd, 8))
+	buf := make([]byte, 20)
+	if n, err := unix.Pread(fd, buf, 0); err != nil || string(buf[:n]) != "STILL\x00he" {
+		t.Errorf("reads %q, %v", buf[:max(n, 0)], err)
+	}
 }
 
 // crossReplace: whoever opens a name that is replaced by rename finds the old

@@ -41,6 +41,7 @@ func Run(t *testing.T, dir string) {
 		{"names", nameChecks()},
 		{"listing", listingChecks()},
 		{"data", dataChecks()},
+		{"sparse", sparseChecks()},
 		{"mapping", mappingChecks()},
 		{"xattr", xattrChecks()},
 		{"permission", permissionChecks()},
