@@ -23,6 +23,11 @@
 // taken as what it was before. A block that matches neither is an error of kind
 // IO, never returned.
 //
+// A punch sets the entries to (0, old), syncs, and gives the data's space back; a
+// write to a part of such a block makes the rest zeros first, since after a crash
+// the old data may be there. A reservation makes the data zeros with space, then
+// sets the entries to the checksum of zeros.
+//
 // All methods are safe for concurrent use. Writes to different blocks of one
 // column run in parallel. Lock order: column range, then Store.mu.
 package chunkstore
