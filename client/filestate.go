@@ -59,6 +59,7 @@ type fileState struct {
 	since      time.Time        // since when
 	reporting  bool             // a report is under way
 	allocated  uint64           // bytes allocated by what is unreported
+	reached    int64            // the data servers may have got bytes up to here of writes that failed; not reported yet
 	answered   uint64           // counts write-outs that ended
 	touched    spans            // written and not known to be durable
 	acks       data.Acks        // of what is touched

@@ -203,6 +203,57 @@ func TestErrorsOncePerHandle(t *testing.T) {
 	}
 }
 
+// Bytes of a write that failed may lie at some data server: the metadata service
+// is told how far they reach, once, so that they are deleted with the file
+// (PROTOCOLS H3). The size does not grow.
+func TestFailedWritesAreReported(t *testing.T) {
+	f, d := newFake(t, 1), newMemData()
+	c := f.connect(t, d)
+	w := create(t, c, "x")
+	var mu sync.Mutex
+	var reports []*canopyv1.ReportSizeCall
+	f.setHook(func(_ *fakeNode, op *canopyv1.Op, _ uint64) verdict {
+		if r := op.GetReportSize(); r != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, r)
+			if len(reports) == 1 { // the next one has to say it again
+				return verdict{result: &canopyv1.Result{Error: uint32(fserr.Busy)}}
+			}
+		}
+		return verdict{}
+	})
+	d.setFail(func(op string, _ data.File, _, _ int64) error {
+		if op == "write" {
+			return fserr.New(fserr.NoSpace, "write", nil)
+		}
+		return nil
+	})
+	write(t, w, "lost", 5<<20)
+	if err := w.Fsync(t.Context()); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("fsync: %v", err)
+	}
+	d.setFail(nil)
+	mu.Lock()
+	last := len(reports) - 1
+	if last != 1 || reports[last].ReservedEnd != 5<<20+4 || reports[last].Size != 0 {
+		t.Errorf("reports: %v", reports)
+	}
+	mu.Unlock()
+	if a, err := c.GetAttr(t.Context(), Cred{}, w.Inode()); err != nil || a.Size != 0 {
+		t.Errorf("size %d, %v", a.Size, err)
+	}
+	write(t, w, "kept", 0)
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if r := reports[len(reports)-1]; r.ReservedEnd != 0 || r.Size != 4 {
+		t.Errorf("the next report: %v", r)
+	}
+}
+
 // PROTOCOLS J1: a truncation by another client begins a size epoch; what this
 // client has not reported goes out again under it, also what the data servers
 // had acknowledged under the old one, before fsync returns.

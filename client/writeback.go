@@ -176,6 +176,11 @@ func (st *fileState) writeOut(b *block, file data.File, runs extents) {
 		st.c.flusher.budget.release(lost)
 		st.c.metrics.lost.Add(float64(lost))
 		st.failLocked(&fserr.Error{Kind: fserr.KindOf(err), Op: "write", Ino: st.n.ino, Err: err})
+		// Some of it may lie at some server, to be deleted with the file.
+		st.reached = max(st.reached, runs.end())
+		if !st.unreported {
+			st.unreported, st.since = true, time.Now()
+		}
 		st.c.logger.Error("buffered bytes could not be written", "inode", st.n.ino, "bytes", lost, "error", err)
 	}
 	st.settleLocked()
@@ -293,8 +298,8 @@ func (st *fileState) takeReportLocked() *canopyv1.ReportSizeCall {
 		}
 	}
 	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
-		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified}
-	st.reporting, st.unreported, st.allocated = true, false, 0
+		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified, ReservedEnd: uint64(st.reached)}
+	st.reporting, st.unreported, st.allocated, st.reached = true, false, 0, 0
 	return call
 }
 
@@ -309,6 +314,7 @@ func (st *fileState) unreport(call *canopyv1.ReportSizeCall) {
 func (st *fileState) unreportLocked(call *canopyv1.ReportSizeCall) {
 	st.reporting, st.unreported, st.since = false, true, time.Now()
 	st.allocated += call.AllocatedBytes
+	st.reached = max(st.reached, int64(call.ReservedEnd))
 	for _, b := range st.blocks {
 		before := b.reporting.bytes() + b.written.bytes()
 		b.written, b.reporting = b.reporting.over(b.written), nil
@@ -350,6 +356,10 @@ func (st *fileState) reported(call *canopyv1.ReportSizeCall, res *canopyv1.Resul
 		}
 	case old, st.c.ctx.Err() != nil:
 		st.allocated += call.AllocatedBytes
+		st.reached = max(st.reached, int64(call.ReservedEnd))
+		if st.reached > 0 && !st.unreported {
+			st.unreported, st.since = true, time.Now()
+		}
 		for _, b := range st.blocks {
 			st.againLocked(b, &b.reporting, b.written, b.flight)
 		}
