@@ -260,13 +260,7 @@ func (l *lockTable) tried(id waitID, ino base.Ino, taken bool) {
 	l.changedLocked(ino)
 }
 
-// changed notes that locks of an inode were given back.
-func (l *lockTable) changed(ino base.Ino) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changedLocked(ino)
-}
-
+// changedLocked notes that locks of an inode were given back.
 func (l *lockTable) changedLocked(ino base.Ino) {
 	if q := l.queues[ino]; q != nil {
 		q.dirty = true
