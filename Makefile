@@ -22,7 +22,7 @@ check: tools generated format vet ## all of it
 	$(MAKE) --no-print-directory --jobs=2 cluster staticcheck unit
 
 .PHONY: tools
-tools: ## what the tests need beside Go: a C compiler for -race, rsync and fio for the mount
+tools: ## what the tests need beside Go: a C compiler for -race, and the programs that run on the mount
 	./internal/clustertest/tools.sh
 
 .PHONY: generate
