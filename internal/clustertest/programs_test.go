@@ -30,6 +30,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	programs := map[string]func(t *testing.T, dir, other string){
+		"npm":       npmInstall,
 		"sqliteWAL": func(t *testing.T, dir, other string) { script(t, "sqlite.py", "wal", "40", dir, dir) },
 		"sqlite":    func(t *testing.T, dir, other string) { script(t, "sqlite.py", "delete", "40", dir, other) },
 		"make":      func(t *testing.T, dir, other string) { script(t, "cproject.sh", dir, other) },

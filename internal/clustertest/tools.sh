@@ -6,6 +6,7 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v rsync >/dev/null || missing+=(rsync)
 command -v fio >/dev/null || missing+=(fio)
 command -v python3 >/dev/null || missing+=(python3)
+command -v npm >/dev/null || missing+=(npm)
 command -v fusermount3 >/dev/null || missing+=(fuse3)
 [ "${#missing[@]}" -eq 0 ] && exit 0
 echo "make check needs: ${missing[*]}"
