@@ -28,7 +28,6 @@ func TestBadInput(t *testing.T) {
 		{nil, "want one MOUNTPOINT"},
 		{[]string{"--nonsense", empty}, "unknown flag"},
 		{[]string{"-o", "ro,nonsense", empty}, `unknown mount option "nonsense"`},
-		{[]string{"-o", "acl", empty}, "ACLs are not supported"},
 		{[]string{"-o", "consistency=relaxed", empty}, "want strict or relaxed=DURATION"},
 		{[]string{"--subdir", "relative", empty}, "absolute path"},
 		{[]string{"--log-level", "loud", empty}, "--log-level"},
