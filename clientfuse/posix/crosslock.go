@@ -313,8 +313,8 @@ func crossLockTimeout(t *testing.T, a, b string) {
 	}
 	must(t, "unlock", unix.Flock(x, unix.LOCK_UN))
 	must(t, "a command that gets the lock", exec.Command(tool, "-w", "10", b, "true").Run())
-	// The holder may keep the lock for the killed waiter for a moment, until it
-	// learns that nobody waits there any more.
+	// A flock that ends with its descriptor goes by RELEASE, for which the kernel
+	// lets nobody wait.
 	eventually(t, "nothing is left behind", func() error { return unix.Flock(x, unix.LOCK_EX|unix.LOCK_NB) })
 }
 
