@@ -24,6 +24,8 @@ const (
 	enoughEntriesPerSec = 100_000 // a listing that fast needs no ratio
 	aimWrite            = 0.4
 	aimRead             = 0.5
+	aimSmall            = 0.5 // of go-fuse's loopback over the local disk
+	aimOneFile          = 0.9 // of a file for each rank
 )
 
 // CompareMount adds the ratios of the target's phases to those of the file
@@ -99,5 +101,23 @@ func (r *Report) CompareData(writeMB, readMB float64) {
 	}
 	if f := r.Floor(FloorDiskRead); f != nil && f.Rate > 0 {
 		r.Ratios = append(r.Ratios, Ratio{What: "read MB/s, of the disk's", Value: readMB / f.Rate, Target: aimRead})
+	}
+}
+
+// CompareSmall adds the ratios of small files to those on go-fuse's loopback.
+func (r *Report) CompareSmall(target, loopback *Series) {
+	for _, p := range target.Phases {
+		m := loopback.Find(p.Dirs, p.Phase)
+		if m == nil || m.OpsPerSec == 0 {
+			continue
+		}
+		r.Ratios = append(r.Ratios, Ratio{What: p.Phase + " of small files /s, of the loopback's", Value: p.OpsPerSec / m.OpsPerSec, Target: aimSmall})
+	}
+}
+
+// CompareCheckpoint adds the ratio of all ranks in one file to a file for each.
+func (r *Report) CompareCheckpoint(oneMB, filesMB float64) {
+	if filesMB > 0 {
+		r.Ratios = append(r.Ratios, Ratio{What: "write MB/s into one file, of a file for each rank", Value: oneMB / filesMB, Target: aimOneFile})
 	}
 }

@@ -13,7 +13,7 @@ const ReportFormat = 1
 // Report is the outcome of one command.
 type Report struct {
 	Format   int               `json:"format"`
-	Command  string            `json:"command"` // meta, floor, list or data
+	Command  string            `json:"command"` // meta, floor, list, data or checkpoint
 	Machine  proc.Machine      `json:"machine"`
 	Settings map[string]string `json:"settings"` // the flags that matter
 	Series   []Series          `json:"series,omitempty"`
@@ -22,11 +22,12 @@ type Report struct {
 	Notes    []string          `json:"notes,omitempty"`
 }
 
-// Names of series: what was measured, and the file system in memory doing the
-// same calls.
+// Names of series: what was measured, and the file systems that do the same calls
+// for comparison.
 const (
 	SeriesTarget = "target"
 	SeriesMemfs  = "floor: file system in memory"
+	SeriesLoop   = "floor: go-fuse loopback over the local disk"
 )
 
 // Series is one pass over the phases.
@@ -39,7 +40,7 @@ type Series struct {
 // Phase is one kind of operation in one kind of directory.
 type Phase struct {
 	Phase         string       `json:"phase"`
-	Dirs          string       `json:"dirs"` // shared or own
+	Dirs          string       `json:"dirs"` // shared or own; of small files, their number
 	Ops           int64        `json:"ops"`
 	Entries       int64        `json:"entries,omitempty"` // names listed, of readdir
 	Errors        int64        `json:"errors"`

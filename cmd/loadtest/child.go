@@ -10,6 +10,7 @@ import (
 
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
 	"github.com/canopyfs/canopy/loadtest/floor"
+	"github.com/canopyfs/canopy/loadtest/loopfs"
 	"github.com/canopyfs/canopy/loadtest/memfs"
 	"github.com/canopyfs/canopy/loadtest/meta"
 )
@@ -31,6 +32,13 @@ func childCommand() *cobra.Command {
 				return fmt.Errorf("options: %w", err)
 			}
 			return memfs.Serve(c.Context(), args[0], options, os.Stdin, os.Stdout)
+		}},
+		&cobra.Command{Use: "loopback BACKING DIR OPTIONS", Args: cobra.ExactArgs(3), RunE: func(c *cobra.Command, args []string) error {
+			options := mountopt.Options{}
+			if err := options.Set(args[2]); err != nil {
+				return fmt.Errorf("options: %w", err)
+			}
+			return loopfs.Serve(c.Context(), args[0], args[1], options, os.Stdin, os.Stdout)
 		}},
 	)
 	return c
@@ -55,4 +63,8 @@ func spawnStream(ctx context.Context) *exec.Cmd { return self(ctx, "child", "str
 
 func spawnMemfs(ctx context.Context, dir string, options mountopt.Options) *exec.Cmd {
 	return self(ctx, "child", "memfs", dir, options.String())
+}
+
+func spawnLoopback(ctx context.Context, backing, dir string, options mountopt.Options) *exec.Cmd {
+	return self(ctx, "child", "loopback", backing, dir, options.String())
 }

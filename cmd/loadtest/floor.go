@@ -16,10 +16,11 @@ import (
 	"github.com/canopyfs/canopy/loadtest/bulk"
 	"github.com/canopyfs/canopy/loadtest/floor"
 	"github.com/canopyfs/canopy/loadtest/hist"
-	"github.com/canopyfs/canopy/loadtest/memfs"
 	"github.com/canopyfs/canopy/loadtest/meta"
+	"github.com/canopyfs/canopy/loadtest/mounted"
 	"github.com/canopyfs/canopy/loadtest/proc"
 	"github.com/canopyfs/canopy/loadtest/progress"
+	"github.com/canopyfs/canopy/loadtest/small"
 	raftfloor "github.com/canopyfs/canopy/shard/raftgroup/floor"
 )
 
@@ -179,7 +180,7 @@ func (f *floorFlags) twice(ctx context.Context, bar *progress.Bar, o bulk.Option
 // the note says why.
 func (f *floorFlags) memory(ctx context.Context, env meta.Env, load func(dir string, env meta.Env) (*loadtest.Series, error)) (s *loadtest.Series, note string) {
 	env.Bar.Begin(loadtest.SeriesMemfs, 0)
-	m, err := memfs.Start(ctx, "", func(ctx context.Context, dir string) *exec.Cmd { return spawnMemfs(ctx, dir, f.options) })
+	m, err := mounted.Start(ctx, "", "canopy-memfs-", func(ctx context.Context, dir string) *exec.Cmd { return spawnMemfs(ctx, dir, f.options) })
 	if err != nil {
 		return nil, "the floor was not taken: " + err.Error()
 	}
@@ -190,6 +191,25 @@ func (f *floorFlags) memory(ctx context.Context, env meta.Env, load func(dir str
 	}
 	s.Target += " (" + f.options.String() + ")"
 	return s, ""
+}
+
+// loopback mounts go-fuse's loopback over a directory of the disk and runs the load
+// of small files on it.
+func (f *floorFlags) loopback(ctx context.Context, o small.Options) (s *loadtest.Series, err error) {
+	backing, err := os.MkdirTemp(f.dir, "canopy-loopback-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(backing)) }()
+	m, err := mounted.Start(ctx, "", "canopy-loopback-", func(ctx context.Context, dir string) *exec.Cmd {
+		return spawnLoopback(ctx, backing, dir, f.options)
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Dir = m.Dir
+	s, err = small.Run(ctx, o, loadtest.SeriesLoop)
+	return s, errors.Join(err, m.Close())
 }
 
 const floorHelp = `Measure what the parts of Canopy do by themselves on this machine:

@@ -19,7 +19,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use: "loadtest", Short: "Measure file systems", Long: rootHelp,
 		Example: "  loadtest meta --path ./mnt --processes 32\n  loadtest meta --library --workers 64 --dirs shared\n" +
-			"  loadtest list --path ./mnt --entries 100000\n  loadtest data --path ./mnt --size 1G\n  loadtest floor -o json",
+			"  loadtest list --path ./mnt --entries 100000\n  loadtest data --path ./mnt --size 1G\n  loadtest checkpoint --path ./mnt --ranks 8\n  loadtest floor -o json",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q: see loadtest --help", args[0])
@@ -28,6 +28,6 @@ func newRoot() *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(metaCommand(), listCommand(), dataCommand(), floorCommand(), verifyCommand(), childCommand())
+	root.AddCommand(metaCommand(), listCommand(), dataCommand(), checkpointCommand(), floorCommand(), verifyCommand(), childCommand())
 	return root
 }

@@ -81,8 +81,19 @@ func TestListAndData(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Series) != 1 || r.Series[0].Find("shared", "ls -l").Entries != 300 {
 		t.Errorf("%v: %s", err, out)
 	}
-	out = mustRun(t, "data", "--path", dir, "--size", "2M", "--block", "256K", "--files", "2", "--with-floor", "--floor-dir", dir)
-	for _, want := range []string{"target: write + fsync", "local disk, every byte written twice", "read MB/s, of the disk's"} {
+	out = mustRun(t, "data", "--path", dir, "--size", "2M", "--block", "256K", "--files", "2", "--small-files", "40", "--small-size", "9K", "--with-floor", "--floor-dir", dir)
+	for _, want := range []string{"target: write + fsync", "local disk, every byte written twice", "read MB/s, of the disk's",
+		"floor: go-fuse loopback over the local disk", "create+delete of small files /s, of the loopback's"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the report lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	out := mustRun(t, "checkpoint", "--path", dir+","+dir, "--ranks", "3", "--size", "300K", "--block", "64K")
+	for _, want := range []string{"a file for each rank: write + fsync", "one file for all ranks: read back", "publish=", "into one file, of a file for each rank"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the report lacks %q:\n%s", want, out)
 		}
@@ -141,6 +152,11 @@ func TestBadInputIsOneLine(t *testing.T) {
 		"say which: --journal":                 {"verify"},
 		"say where: --path":                    {"data"},
 		`--size "x"`:                           {"data", "--path", dir, "--size", "x"},
+		`--loads "tiny"`:                       {"data", "--path", dir, "--loads", "tiny"},
+		"--small-files 0":                      {"data", "--path", dir, "--small-files", "0"},
+		"say where: --path DIR":                {"checkpoint"},
+		"--ranks 0":                            {"checkpoint", "--path", dir, "--ranks", "0"},
+		"--into x":                             {"checkpoint", "--path", dir, "--into", "x"},
 		"--replicas 2":                         {"floor", "--replicas", "2"},
 		"--callers 0":                          {"floor", "--callers", "0"},
 		"--entries 0":                          {"list", "--path", dir, "--entries", "0"},

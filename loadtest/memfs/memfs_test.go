@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/canopyfs/canopy/clientfuse/mountopt"
+	"github.com/canopyfs/canopy/loadtest/mounted"
 )
 
 const childEnv = "CANOPY_MEMFS_TEST_DIR"
@@ -40,14 +41,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func start(t *testing.T) *Mounted {
+func start(t *testing.T) *mounted.FS {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if _, err := exec.LookPath("fusermount3"); err != nil {
 			t.Skip("neither root nor fusermount3")
 		}
 	}
-	m, err := Start(context.Background(), t.TempDir(), func(ctx context.Context, dir string) *exec.Cmd {
+	m, err := mounted.Start(context.Background(), t.TempDir(), "canopy-memfs-", func(ctx context.Context, dir string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, os.Args[0])
 		cmd.Env = append(os.Environ(), childEnv+"="+dir)
 		return cmd
@@ -58,7 +59,7 @@ func start(t *testing.T) *Mounted {
 	return m
 }
 
-func mount(t *testing.T) *Mounted {
+func mount(t *testing.T) *mounted.FS {
 	t.Helper()
 	m := start(t)
 	t.Cleanup(func() {
