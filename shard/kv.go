@@ -6,6 +6,9 @@ type Reader interface {
 	// Get returns the key's value. The slice is valid until the next call on the
 	// Reader; decode or copy it at once and do not change it.
 	Get(key []byte) (value []byte, found bool, err error)
+	// GetNew is Get for a key that is most likely not there, as a name about to be
+	// made: filters answer for it where Get would read a block.
+	GetNew(key []byte) (value []byte, found bool, err error)
 	// Scan calls fn for the keys in [lo, hi) in order until it returns false or
 	// an error, which Scan returns. Key and value are valid during the call.
 	Scan(lo, hi []byte, fn func(key, value []byte) (more bool, err error)) error

@@ -65,6 +65,9 @@ func (s *Store) Get(key []byte) ([]byte, bool, error) {
 	return s.lend(v), true, nil
 }
 
+// GetNew implements shard.Reader.
+func (s *Store) GetNew(key []byte) ([]byte, bool, error) { return s.Get(key) }
+
 // Scan implements shard.Reader.
 func (s *Store) Scan(lo, hi []byte, fn func(key, value []byte) (bool, error)) error {
 	s.enter()

@@ -24,6 +24,8 @@ func (s *mapStore) Get(key []byte) ([]byte, bool, error) {
 	return v, ok, nil
 }
 
+func (s *mapStore) GetNew(key []byte) ([]byte, bool, error) { return s.Get(key) }
+
 func (s *mapStore) Scan(_, _ []byte, _ func(_, _ []byte) (bool, error)) error { return nil }
 
 func (s *mapStore) Set(key, value []byte) error {

@@ -24,7 +24,7 @@ func create(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if isDot(c.Name) || isDotDot(c.Name) {
 		return nil, existsOr(c.Exclusive, fserr.IsDir)
 	}
-	d, s, err := b.nameInDirectory(who, base.Ino(c.Dir), c.Name)
+	d, s, err := b.newInDirectory(who, base.Ino(c.Dir), c.Name)
 	if err != nil {
 		return nil, err
 	}

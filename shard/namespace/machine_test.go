@@ -124,6 +124,8 @@ func (s *failingStore) Get(key []byte) ([]byte, bool, error) {
 	return s.Store.Get(key)
 }
 
+func (s *failingStore) GetNew(key []byte) ([]byte, bool, error) { return s.Get(key) }
+
 func (s *failingStore) Scan(lo, hi []byte, fn func(k, v []byte) (bool, error)) error {
 	if err := s.fail(); err != nil {
 		return err

@@ -138,13 +138,22 @@ func (v *view) searchable(who identity, dir base.Ino) (*directory, error) {
 // named looks up a name in d. In Linux's order: permission, that d is not removed,
 // the name, whether it is there.
 func (v *view) named(d *directory, name []byte) (slot, error) {
+	return v.namedBy(v.find, d, name)
+}
+
+// namedNew is named for a name that is most likely absent.
+func (v *view) namedNew(d *directory, name []byte) (slot, error) {
+	return v.namedBy(v.findNew, d, name)
+}
+
+func (v *view) namedBy(find func(*directory, []byte) (slot, error), d *directory, name []byte) (slot, error) {
 	if err := checkName(name); err != nil {
 		if d.Removed {
 			return slot{}, fserr.NotFound
 		}
 		return slot{}, err
 	}
-	return v.find(d, name)
+	return find(d, name)
 }
 
 // nameInDirectory is searchable and named in one.
@@ -157,13 +166,23 @@ func (b *batch) nameInDirectory(who identity, dir base.Ino, name []byte) (*direc
 	return d, s, err
 }
 
-// newName is nameInDirectory for an operation that makes a name: it must not
+// newInDirectory is searchable and namedNew in one.
+func (b *batch) newInDirectory(who identity, dir base.Ino, name []byte) (*directory, slot, error) {
+	d, err := b.searchable(who, dir)
+	if err != nil {
+		return nil, slot{}, err
+	}
+	s, err := b.namedNew(d, name)
+	return d, s, err
+}
+
+// newName is newInDirectory for an operation that makes a name: it must not
 // exist, and who must be allowed to add it.
 func (b *batch) newName(who identity, dir base.Ino, name []byte) (*directory, position, error) {
 	if isDot(name) || isDotDot(name) {
 		return nil, position{}, fserr.Exist
 	}
-	d, s, err := b.nameInDirectory(who, dir, name)
+	d, s, err := b.newInDirectory(who, dir, name)
 	if err != nil {
 		return nil, position{}, err
 	}

@@ -115,7 +115,7 @@ func (v *view) resolve(p *canopyv1.Place) (*object, error) {
 // entryAt looks for a name in dir without reading the header when the first
 // position answers. ino is the wanted inode, if known.
 func (v *view) entryAt(dir base.Ino, name []byte, ino uint64) (entry, error) {
-	s, err := v.probe(dir, name)
+	s, err := v.probe(v.r.Get, dir, name)
 	if err != nil || s.found() {
 		return s.entry, err
 	}

@@ -27,7 +27,7 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		r.Attr = v.dirAttr(up)
 		return r, nil
 	}
-	s, err := v.named(d, c.Name)
+	s, err := v.namedNew(d, c.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 	if !m.srcSlot.found() {
 		return nil, fserr.NotFound
 	}
-	if m.dstSlot, err = b.named(m.dst, c.DstName); err != nil {
+	if m.dstSlot, err = b.namedNew(m.dst, c.DstName); err != nil {
 		return nil, err
 	}
 	switch {

@@ -100,7 +100,19 @@ func (s *slot) found() bool { return s.Dentry != nil }
 // find looks for a name. One Get answers it unless names of the directory were
 // displaced by collisions (PROTOCOLS F2).
 func (v *view) find(d *directory, name []byte) (slot, error) {
-	s, err := v.probe(d.Ino, name)
+	return v.findBy(v.r.Get, d, name)
+}
+
+// findNew is find for a name that is most likely absent.
+func (v *view) findNew(d *directory, name []byte) (slot, error) {
+	return v.findBy(v.r.GetNew, d, name)
+}
+
+// getter is shard.Reader's Get or GetNew.
+type getter func(key []byte) ([]byte, bool, error)
+
+func (v *view) findBy(get getter, d *directory, name []byte) (slot, error) {
+	s, err := v.probe(get, d.Ino, name)
 	if err != nil || s.found() || d.Displaced == 0 {
 		return s, err
 	}
@@ -108,10 +120,10 @@ func (v *view) find(d *directory, name []byte) (slot, error) {
 }
 
 // probe looks at the name's first position only.
-func (v *view) probe(dir base.Ino, name []byte) (slot, error) {
+func (v *view) probe(get getter, dir base.Ino, name []byte) (slot, error) {
 	s := slot{hash: v.hash(name)}
 	at := s.hash.Cookie(0)
-	b, found, err := v.r.Get(schema.DentryKey(v.id, v.subtree, dir, at))
+	b, found, err := get(schema.DentryKey(v.id, v.subtree, dir, at))
 	if err != nil || !found {
 		return s, err
 	}

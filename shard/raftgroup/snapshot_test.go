@@ -18,6 +18,8 @@ var _ shard.Reader = mapReader{}
 
 func (m mapReader) Get([]byte) ([]byte, bool, error) { return nil, false, errors.ErrUnsupported }
 
+func (m mapReader) GetNew([]byte) ([]byte, bool, error) { return nil, false, errors.ErrUnsupported }
+
 func (m mapReader) Scan(_, _ []byte, fn func(key, value []byte) (bool, error)) error {
 	for _, e := range m {
 		if more, err := fn(e.key, e.value); err != nil || !more {

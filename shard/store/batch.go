@@ -23,6 +23,13 @@ func (b *batch) Get(key []byte) ([]byte, bool, error) {
 	return b.base.Get(key)
 }
 
+func (b *batch) GetNew(key []byte) ([]byte, bool, error) {
+	if v, found, known := b.overlay.get(key); known {
+		return v, found, nil
+	}
+	return b.base.GetNew(key)
+}
+
 func (b *batch) Set(key, value []byte) error {
 	b.overlay.put(key, value, false)
 	return nil
@@ -153,5 +160,5 @@ func (b *batch) Close() error {
 		b.store.overlays.Put(b.overlay)
 		b.overlay = nil
 	}
-	return b.base.release()
+	return b.base.close()
 }

@@ -96,7 +96,11 @@ func step(rt *rapid.T, t *testing.T, b shard.Batch, ref *pebble.Batch) {
 	case "get":
 		r := &reader{r: ref}
 		want, wantFound, err := r.Get(k)
-		got, found, err2 := b.Get(k)
+		get := b.Get
+		if rapid.Bool().Draw(rt, "new") {
+			get = b.GetNew
+		}
+		got, found, err2 := get(k)
 		check(rt, err, err2)
 		if found != wantFound || !bytes.Equal(got, want) {
 			rt.Fatalf("get %s: %q %v, want %q %v", k, got, found, want, wantFound)

@@ -101,10 +101,11 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		mem = defaultMemTableBytes
 	}
 	po := &pebble.Options{
-		FS:                          o.FS,
-		DisableWAL:                  true, // A4: the Raft log is the log
-		FormatMajorVersion:          pebble.FormatNewest,
-		CacheSize:                   cache,
+		FS:                 o.FS,
+		DisableWAL:         true, // A4: the Raft log is the log
+		FormatMajorVersion: pebble.FormatNewest,
+		// Pebble takes memtables out of the cache's size.
+		CacheSize:                   cache + 2*mem,
 		MemTableSize:                uint64(mem),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
@@ -138,7 +139,7 @@ func (s *Store) NewSnapshot() shard.Snapshot {
 }
 
 // NewBatch returns an empty batch over the present state. At most one batch may
-// be open for a range of keys at a time.
+// be open for a range of keys at a time, and nothing else changes the range meanwhile.
 func (s *Store) NewBatch() shard.Batch {
 	o := s.overlays.Get().(*overlay)
 	return &batch{store: s, base: reader{r: s.db, values: s.values, present: true}, overlay: o}
@@ -153,29 +154,53 @@ func (s *Store) Close() error {
 // reader reads from Pebble. It implements shard.Reader.
 type reader struct {
 	r       pebble.Reader
-	values  *valueCache // in front of r's Get, or nil
-	bound   uint64      // of the snapshot r
-	present bool        // r is no snapshot: each Get reads the present
-	value   io.Closer   // of the value that Get returned last
+	values  *valueCache      // in front of r's Get, or nil
+	bound   uint64           // of the snapshot r
+	present bool             // r is no snapshot: each Get reads the present
+	value   io.Closer        // of the value that Get returned last
+	filter  *pebble.Iterator // of GetNew, made when it is first needed: it shows the state of then
 }
 
 // Get returns the key's value, valid until the next call.
 func (r *reader) Get(key []byte) ([]byte, bool, error) {
+	bound := r.bound
+	if r.present {
+		bound = r.values.bound()
+	}
+	return r.get(key, bound, r.read)
+}
+
+// GetNew is Get by an iterator: Pebble's Get has no use for the filters of the
+// lowest level, where nearly all keys are, and reads a block to learn that one is
+// absent there. With 4 M keys in a store that takes 8 us, by the filters 1.0 to
+// 1.8 us. A key in a memtable costs 1.5 us instead of 0.6, one in the lowest level
+// the same.
+func (r *reader) GetNew(key []byte) ([]byte, bool, error) {
+	if r.filter == nil {
+		if r.present {
+			r.bound = r.values.bound() // the iterator is a snapshot: before it is taken
+		}
+		it, err := r.r.NewIter(&pebble.IterOptions{UseL6Filters: true})
+		if err != nil {
+			return nil, false, err
+		}
+		r.filter = it
+	}
+	return r.get(key, r.bound, r.readFiltered)
+}
+
+func (r *reader) get(key []byte, bound uint64, read func(key []byte) ([]byte, bool, error)) ([]byte, bool, error) {
 	if err := r.release(); err != nil {
 		return nil, false, err
 	}
 	if r.values == nil {
-		return r.read(key)
-	}
-	bound := r.bound
-	if r.present {
-		bound = r.values.bound()
+		return read(key)
 	}
 	hash := r.values.hash(key)
 	if v, found, known := r.values.get(hash, key, bound); known {
 		return v, found, nil
 	}
-	v, found, err := r.read(key)
+	v, found, err := read(key)
 	// A batch finds absent what it makes next: that would be dropped at once.
 	if err == nil && (found || !r.present) {
 		r.values.add(hash, key, v, found, bound)
@@ -194,6 +219,25 @@ func (r *reader) read(key []byte) ([]byte, bool, error) {
 	}
 	r.value = closer
 	return v, true, nil
+}
+
+// readFiltered asks Pebble by the filters of all levels.
+func (r *reader) readFiltered(key []byte) ([]byte, bool, error) {
+	if !r.filter.SeekPrefixGE(key) {
+		return nil, false, r.filter.Error()
+	}
+	v, err := r.filter.ValueAndErr()
+	return v, err == nil, err
+}
+
+// close ends what reads from Pebble.
+func (r *reader) close() error {
+	err := r.release()
+	if r.filter != nil {
+		err = errors.Join(err, r.filter.Close())
+		r.filter = nil
+	}
+	return err
 }
 
 func (r *reader) release() error {
@@ -234,4 +278,4 @@ type snapshot struct {
 	snap *pebble.Snapshot
 }
 
-func (s *snapshot) Close() error { return errors.Join(s.release(), s.snap.Close()) }
+func (s *snapshot) Close() error { return errors.Join(s.close(), s.snap.Close()) }

@@ -264,7 +264,11 @@ func (m *valueModel) get(rt *rapid.T) {
 }
 
 func wantValue(rt *rapid.T, r shard.Reader, key []byte, in map[string]string) {
-	v, found, err := r.Get(key)
+	get := r.Get
+	if rapid.Bool().Draw(rt, "new") {
+		get = r.GetNew
+	}
+	v, found, err := get(key)
 	check(rt, err)
 	if want, ok := in[string(key)]; found != ok || string(v) != want {
 		rt.Fatalf("%s: %q %v, want %q %v", key, v, found, want, ok)
