@@ -2,6 +2,7 @@ package raftgroup
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -82,7 +83,11 @@ func (u *upkeep) run() {
 			return
 		case <-u.due:
 		}
-		if err := u.snapshot(ctx); err != nil && ctx.Err() == nil {
+		switch err := u.snapshot(ctx); {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, dragonboat.ErrRejected): // Dragonboat has not put the last one away yet
+			u.g.log.Debug("raft snapshot not taken: the one before it is still being recorded")
+		default:
 			u.g.log.Warn("raft snapshot failed", "err", err)
 		}
 	}

@@ -132,13 +132,22 @@ func settingText(v any) string {
 	return strings.Join(parts, ",")
 }
 
+// errorText logs an error's text alone: handlers print errors with %+v, to which
+// those of some libraries answer with a stack.
+func errorText(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		a.Value = slog.StringValue(err.Error())
+	}
+	return a
+}
+
 // Logger returns the logger that the flags ask for, writing to w.
 func (d *Daemon) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(d.LogLevel)); err != nil {
 		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", d.LogLevel)
 	}
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: errorText}
 	switch d.LogFormat {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, options)), nil

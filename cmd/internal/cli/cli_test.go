@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -93,6 +94,25 @@ func TestLoggerRefusesUnknownLevelAndFormat(t *testing.T) {
 	for _, d := range []Daemon{{LogLevel: "loud", LogFormat: "text"}, {LogLevel: "info", LogFormat: "xml"}} {
 		if _, err := d.Logger(io.Discard); err == nil {
 			t.Errorf("%+v was accepted", d)
+		}
+	}
+}
+
+// stacked is an error that prints a stack for %+v.
+type stacked struct{ error }
+
+func (s stacked) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.Error(), "\nruntime.main\n\tproc.go:283") }
+
+func TestErrorsAreLoggedInOneLine(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out strings.Builder
+		log, err := (&Daemon{LogLevel: "info", LogFormat: format}).Logger(&out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info("it failed", "err", stacked{errors.New("why")})
+		if s := out.String(); !strings.Contains(s, "why") || strings.Contains(s, "proc.go") {
+			t.Errorf("%s: %s", format, s)
 		}
 	}
 }
