@@ -115,7 +115,7 @@ var soleUsers = []struct {
 	{"github.com/cockroachdb/pebble", []string{"shard/store"}},
 	{"github.com/lni/dragonboat", []string{"shard/raftgroup"}},
 	{"go.etcd.io/etcd", []string{"placement"}},
-	{"github.com/hanwen/go-fuse", []string{"clientfuse", "loadtest/memfs"}},
+	{"github.com/hanwen/go-fuse", []string{"clientfuse", "loadtest/memfs", "loadtest/loopfs", "loadtest/mounted"}},
 	{"github.com/spf13/cobra", []string{"cmd", "mdsctl", "loadtest"}},
 }
 
