@@ -34,6 +34,7 @@ type change struct {
 	lo, hi  uint64 // the bytes that it locks
 	request *link.Request
 	local   func() (bytes uint64, err error) // allocated, or by a punch freed
+	wanted  func() error                     // asked under the range's lock; nil: it is
 }
 
 // errDeposed ends a change whose server is not the primary any more.
@@ -45,6 +46,12 @@ func (g *group) replicate(ctx context.Context, c *change) (bytes uint64, err err
 	release, err := g.locks.acquire(ctx, c.key, c.lo, c.hi, true)
 	if err != nil {
 		return 0, err
+	}
+	if c.wanted != nil {
+		if err := c.wanted(); err != nil {
+			release()
+			return 0, err
+		}
 	}
 	bytes, equal, err := g.replicateHeld(ctx, c)
 	release()
@@ -112,15 +119,32 @@ func (g *group) mend(ctx context.Context, key chunkstore.Key, cause error) error
 		}
 		return fserr.New(fserr.NotReady, "data", fmt.Errorf("this server's disk failed, another one takes over: %w", cause))
 	}
-	for _, id := range pg.InSync[1:] {
-		if err := g.syncColumn(ctx, key, base.NodeID(id), nil); err != nil {
-			if err := g.giveUp(ctx, base.NodeID(id), err); err != nil {
-				g.s.logger.Warn("members of a placement group differ", "column", key.String(), "server", id, "error", err)
-			}
+	for _, id := range g.targets() {
+		if err := g.mendAt(ctx, id, key); err != nil {
+			g.s.logger.Warn("members of a placement group differ", "column", key.String(), "server", id, "error", err)
 		}
 	}
 	g.log.settled([]chunkstore.Key{key})
 	return cause
+}
+
+// mendAt makes a member's column as it is here. One that cannot be made so leaves
+// the members in sync, or is recovered from the start: a member that is being
+// recovered has taken changes too, and its columns may have been compared already.
+func (g *group) mendAt(ctx context.Context, id base.NodeID, key chunkstore.Key) error {
+	err := g.syncColumn(ctx, key, id, nil)
+	if err == nil {
+		return nil
+	}
+	now := g.standing(id)
+	if !now.inSync && now.recovery != nil {
+		now.recovery.fail(err)
+		now = g.standing(id) // it may have been reported in sync meanwhile
+	}
+	if !now.inSync {
+		return nil
+	}
+	return g.giveUp(ctx, id, err)
 }
 
 // forward brings a change to one member. nil: it has it, or need not have it any

@@ -120,7 +120,7 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 	if exists || found {
 		p.differs(key, id)
 	}
-	if found && (!exists || there.Digest == 0 || there.SizeEpoch > here.SizeEpoch || there.Size > here.SizeBytes) {
+	if found && (!exists || there.Digest == 0) {
 		err := g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}}, nil)
 		if err != nil {
 			return false, err
@@ -130,11 +130,14 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 	if !exists {
 		return true, nil
 	}
-	if found && there.SizeEpoch < here.SizeEpoch || here.SizeBytes == 0 {
-		return here.SizeBytes == 0, g.tell(ctx, id, key, &canopyv1.DataRequest{
+	// What is there and here is never dropped to be sent again: the member may be in
+	// sync, and this server may end before it has sent it. A column of holes alone is
+	// made too: it knows the size epoch.
+	missing := !found && here.AllocatedBytes == 0
+	if missing || found && (there.SizeEpoch != here.SizeEpoch || there.Size > here.SizeBytes) {
+		return missing || here.SizeBytes == 0, g.tell(ctx, id, key, &canopyv1.DataRequest{
 			SizeEpoch: here.SizeEpoch,
-			Cuts:      []*canopyv1.Cut{{SizeEpoch: here.SizeEpoch, Size: here.SizeBytes}},
-			Call:      &canopyv1.DataRequest_Cut{Cut: &canopyv1.CutCall{}},
+			Call:      &canopyv1.DataRequest_Cut{Cut: &canopyv1.CutCall{Exact: true, Size: here.SizeBytes}},
 		}, nil)
 	}
 	return false, nil

@@ -133,15 +133,16 @@ func (g *group) clientChange(ctx context.Context, key chunkstore.Key, r *link.Re
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
-		was.bytes, err = join.bytes, join.err
+		was = outcome{join.bytes, join.err}
 	}
 	if mine != nil {
 		lo := offset - offset%chunkstore.BlockBytes
 		hi := offset + length + chunkstore.BlockBytes - 1
-		was.bytes, err = g.replicate(ctx, &change{key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r, local: local})
-		g.sessions.end(id, mine, was.bytes, err)
+		was.bytes, was.err = g.replicate(ctx, &change{key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r, local: local,
+			wanted: func() error { return g.sessions.wanted(id) }})
+		g.sessions.end(id, mine, was.bytes, was.err)
 	}
-	return was.bytes, err
+	return was.bytes, was.err
 }
 
 // clientCut makes the column know its cuts, on all members, durably.
@@ -286,6 +287,9 @@ func (g *group) recoveryCall(key chunkstore.Key, r *link.Request) (*link.Respons
 		_, err := g.storePunch(key, r)
 		return ok(), err
 	case *canopyv1.DataRequest_Cut:
+		if call.Cut.Exact {
+			return ok(), g.s.store.Shape(key, r.SizeEpoch, call.Cut.Size)
+		}
 		return ok(), g.s.store.Cut(key, r.SizeEpoch, r.Cuts)
 	case *canopyv1.DataRequest_Sync:
 		if key.Data == 0 {

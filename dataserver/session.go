@@ -1,6 +1,7 @@
 package dataserver
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -32,9 +33,24 @@ type session struct {
 	used        time.Time
 }
 
-// outcome is the answer to a change that was done: the bytes that it allocated, or
-// as a punch freed.
-type outcome struct{ bytes uint64 }
+// outcome is the answer to a change: the bytes that it allocated, or as a punch
+// freed; or why it was refused for good.
+type outcome struct {
+	bytes uint64
+	err   error
+}
+
+// settles reports whether a client takes the error for the answer. What it sends
+// again under the same number is not remembered.
+func settles(err error) bool {
+	switch fserr.KindOf(err) {
+	case fserr.OK, fserr.NoSpace, fserr.FileTooBig, fserr.IO, fserr.Stale:
+		return true
+	case fserr.OldEpoch:
+		return !errors.As(err, new(*epochError)) // the size epoch's
+	}
+	return false
+}
 
 // running is a write under way. Its fields are set before done is closed.
 type running struct {
@@ -69,6 +85,22 @@ func (s *sessions) begin(id writeID, now time.Time) (mine, join *running, was ou
 	r := &running{finished: make(chan struct{})}
 	c.running[id.seq] = r
 	return r, nil, outcome{}, nil
+}
+
+// wanted refuses a write that its client has given up since it began: the floor is
+// above it. Asked when the write has its range: what the client wrote there since,
+// under that floor, would be overwritten.
+func (s *sessions) wanted(id writeID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.clients[id.client]
+	switch {
+	case c == nil || c.incarnation != id.incarnation:
+		return fserr.New(fserr.Fenced, "write", fmt.Errorf("client %016x has another incarnation since", id.client))
+	case id.seq < c.floor:
+		return fserr.New(fserr.BelowFloor, "write", fmt.Errorf("sequence %d, floor %d", id.seq, c.floor))
+	}
+	return nil
 }
 
 // clientLocked returns the client's record under its newest incarnation.
@@ -110,15 +142,17 @@ func (s *sessions) sweepLocked(now time.Time) {
 	}
 }
 
-// end tells those who joined, and remembers a success.
+// end tells those who joined, and remembers what the client takes for the answer: a
+// delayed second copy of a write that was refused must not be made when there is
+// space again, over what the client wrote since.
 func (s *sessions) end(id writeID, r *running, bytes uint64, err error) {
 	s.mu.Lock()
 	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation {
 		if c.running[id.seq] == r {
 			delete(c.running, id.seq)
 		}
-		if err == nil && id.seq >= c.floor {
-			c.done[id.seq] = outcome{bytes}
+		if settles(err) && id.seq >= c.floor {
+			c.done[id.seq] = outcome{bytes, err}
 		}
 	}
 	s.mu.Unlock()
@@ -141,6 +175,6 @@ func (s *sessions) note(id writeID, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation && id.seq >= c.floor {
-		c.done[id.seq] = outcome{bytes}
+		c.done[id.seq] = outcome{bytes: bytes}
 	}
 }

@@ -33,8 +33,19 @@ func TestSessions(t *testing.T) {
 	if mine, _, _, _ := s.begin(id(1, 6, 4), now); mine == nil {
 		t.Fatal("a failed write cannot be tried again")
 	}
+	full, _, _, _ := s.begin(id(1, 7, 4), now)
+	s.end(id(1, 7, 4), full, 0, fserr.NoSpace)
+	if again, join, was, err := s.begin(id(1, 7, 4), now); again != nil || join != nil || was.err != fserr.NoSpace || err != nil {
+		t.Fatalf("a delayed copy of a write that did not fit: %v %v %v %v", again, join, was, err)
+	}
+	if err := s.wanted(id(1, 6, 4)); err != nil {
+		t.Fatalf("a write under way: %v", err)
+	}
 	if _, _, _, err := s.begin(id(1, 9, 8), now); err != nil {
 		t.Fatal(err)
+	}
+	if err := s.wanted(id(1, 6, 4)); !errors.Is(err, fserr.BelowFloor) {
+		t.Fatalf("a write that its client gave up: %v", err)
 	}
 	if _, _, _, err := s.begin(id(1, 5, 4), now); !errors.Is(err, fserr.BelowFloor) {
 		t.Fatalf("a delayed copy of an answered write: %v", err)

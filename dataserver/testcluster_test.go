@@ -42,6 +42,7 @@ type testServer struct {
 	process *process
 	server  *server // set by the test hook
 	fs      *powerFS
+	full    *fullFS
 	boot    string
 }
 
@@ -83,6 +84,7 @@ type clusterOptions struct {
 	servers, replicas, pgs int
 	lease                  time.Duration
 	power                  bool // servers can be killed and lose power
+	full                   bool // the disks of servers can be full
 	rebuildAfter           time.Duration
 	recoveryRate           int64
 }
@@ -113,6 +115,9 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 		s := &testServer{c: c, n: i, boot: "boot"}
 		if o.power {
 			s.fs = newPowerFS()
+		}
+		if o.full {
+			s.full = &fullFS{}
 		}
 		c.servers = append(c.servers, s)
 		s.start()
@@ -163,6 +168,9 @@ func (s *testServer) start() {
 	}
 	if s.fs != nil {
 		config.testFS = s.fs
+	}
+	if s.full != nil {
+		config.testFS = s.full
 	}
 	s.process = start(func(ctx context.Context) error { return Run(ctx, config) })
 	select {

@@ -72,7 +72,7 @@ func (d *Data) sparse(ctx context.Context, name string, f File, r Range, call fu
 		return 0, nil, err
 	}
 	var mu sync.Mutex
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group // as for writes, an error ends none of the others
 	group.SetLimit(maxParallel)
 	for _, c := range ranges {
 		group.Go(func() error {

@@ -43,8 +43,10 @@ func chunks(m *stripe.Map, off, length int64) ([]stripe.Piece, error) {
 	return out, nil
 }
 
-// each calls do for every chunk, in parallel as far as the budget allows.
-func (d *Data) each(ctx context.Context, list []stripe.Piece, do func(context.Context, stripe.Piece) error) error {
+// each calls do for every chunk, in parallel as far as the budget allows. A change
+// goes on with the others after an error: one that is given up while a server may
+// have it can still be made, behind what is written there next (PROTOCOLS J3).
+func (d *Data) each(ctx context.Context, list []stripe.Piece, changes bool, do func(context.Context, stripe.Piece) error) error {
 	one := func(ctx context.Context, p stripe.Piece) error {
 		if err := d.budget.acquire(ctx, d.closed, int64(p.Length)); err != nil {
 			return fserr.New(fserr.KindOf(err), "data", err)
@@ -55,10 +57,13 @@ func (d *Data) each(ctx context.Context, list []stripe.Piece, do func(context.Co
 	if len(list) == 1 {
 		return one(ctx, list[0])
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, until := errgroup.WithContext(ctx)
+	if changes {
+		until = ctx
+	}
 	group.SetLimit(maxParallel)
 	for _, p := range list {
-		group.Go(func() error { return one(ctx, p) })
+		group.Go(func() error { return one(until, p) })
 	}
 	return group.Wait()
 }
@@ -81,7 +86,7 @@ type Written struct {
 
 // WriteAt writes p at off. It returns when all in-sync replicas have it, in
 // memory: Sync makes it durable. p is not kept. After an error any part of p may
-// have been written.
+// have been written, but none is any more; only when ctx ended it may be later.
 func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (w Written, err error) {
 	if len(p) == 0 {
 		return Written{}, nil
@@ -111,7 +116,7 @@ func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (w Writ
 		}
 		return lo
 	}
-	err = d.each(ctx, list, func(ctx context.Context, c stripe.Piece) error {
+	err = d.each(ctx, list, true, func(ctx context.Context, c stripe.Piece) error {
 		at := int64(c.FileOffset) - off
 		allocated, epoch, err := d.writeChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
 		results[index(c)] = result{allocated, epoch}
@@ -173,7 +178,7 @@ func (d *Data) ReadAt(ctx context.Context, f File, p []byte, off int64) (n int, 
 	if err != nil {
 		return 0, err
 	}
-	err = d.each(ctx, list, func(ctx context.Context, c stripe.Piece) error {
+	err = d.each(ctx, list, false, func(ctx context.Context, c stripe.Piece) error {
 		at := int64(c.FileOffset) - off
 		return d.readChunk(ctx, f, mapping, c, p[at:at+int64(c.Length)])
 	})

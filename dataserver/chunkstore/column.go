@@ -282,7 +282,7 @@ func (s *Store) readHeader(c *column, f File, epoch uint64) error {
 	c.epoch.Store(h.sizeEpoch)
 	c.size.Store(columnBytes(length))
 	if h.cut != noCut {
-		return c.finishCut(f, h.cut, false)
+		return c.finishCut(f, h.cut)
 	}
 	return nil
 }

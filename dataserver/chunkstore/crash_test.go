@@ -116,6 +116,13 @@ func (f *unsafeFile) Deallocate(offset, length int64) error {
 	return f.File.Deallocate(offset, length)
 }
 
+func (f *unsafeFile) Truncate(size int64) error {
+	if err := f.fs.failing("truncate"); err != nil {
+		return err
+	}
+	return f.File.Truncate(size)
+}
+
 func (f *unsafeFile) Sync() error {
 	if err := f.fs.failing("sync"); err != nil {
 		return err

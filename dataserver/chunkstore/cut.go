@@ -1,6 +1,7 @@
 package chunkstore
 
 import (
+	"errors"
 	"hash/crc32"
 	"time"
 
@@ -27,18 +28,50 @@ func (s *Store) Cut(key Key, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
 	return s.syncColumn(c)
 }
 
-// cut applies the cuts of epochs that the column does not know yet. To lose
-// bytes it first makes the intention durable, so that a crash in between is
-// completed at the next open.
-func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
-	hold, err := c.lock.Acquire(background(), 0, rangelock.All, true)
+// Shape makes the column's size epoch exactly that, older or newer, and its size at
+// most that: a member's column that is made as its primary's is. Nothing below the
+// size is touched, so that a member which is stopped in between has lost nothing. A
+// column that does not exist is made. It is durable after a sync.
+func (s *Store) Shape(key Key, sizeEpoch, size uint64) error {
+	if s.deleted.has(key) {
+		return nil
+	}
+	c, err := s.acquire(key, true, sizeEpoch)
+	if err != nil {
+		return err
+	}
+	defer s.unref(c)
+	hold, err := s.whole(c, sizeEpoch)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
+	if c.epoch.Load() == sizeEpoch && c.size.Load() <= size {
+		return nil
+	}
+	return s.cutHeld(c, sizeEpoch, min(size, c.size.Load()))
+}
+
+// whole locks the whole column, and opens or makes its file.
+func (s *Store) whole(c *column, sizeEpoch uint64) (*rangelock.Hold, error) {
+	hold, err := c.lock.Acquire(background(), 0, rangelock.All, true)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := s.ensureOpen(c, true, sizeEpoch); err != nil {
+		hold.Release()
+		return nil, err
+	}
+	return hold, nil
+}
+
+// cut applies the cuts of epochs that the column does not know yet.
+func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
+	hold, err := s.whole(c, sizeEpoch)
+	if err != nil {
 		return err
 	}
+	defer hold.Release()
 	known := c.epoch.Load()
 	if sizeEpoch <= known {
 		return nil
@@ -49,13 +82,43 @@ func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
 			size = min(size, cut.Size)
 		}
 	}
+	return s.cutHeld(c, sizeEpoch, size)
+}
+
+// cutHeld gives the column an epoch and cuts it to the size, under the whole lock.
+// To lose bytes it first makes the intention durable, so that a crash in between
+// is completed at the next open. So is a failure: the file is closed, and whoever
+// opens it next completes what the header says before anything else. The column
+// must neither take writes of the new epoch while old bytes lie behind the cut, nor
+// be cut again behind them.
+func (s *Store) cutHeld(c *column, sizeEpoch, size uint64) error {
 	if size < c.size.Load() && size%BlockBytes > 0 {
 		// What remains of the last block gets a new checksum, also when the cut is
-		// completed after a crash: it must be whole before.
+		// completed later: it must be whole before.
 		if err := c.file.Sync(); err != nil {
 			return ioError("cut", c.key, err)
 		}
+		if err := c.checkBlock(size / BlockBytes); err != nil {
+			return err
+		}
 	}
+	if err := c.intendCut(sizeEpoch, size); err != nil {
+		return errors.Join(err, s.closeFile(c))
+	}
+	return nil
+}
+
+// checkBlock reads one block, to know that it is whole.
+func (c *column) checkBlock(number uint64) error {
+	b, err := c.readEntries(number, number+1)
+	if err != nil {
+		return err
+	}
+	return c.readBlock(make([]byte, BlockBytes), number, getEntry(b, 0))
+}
+
+// intendCut writes the new header, and does what it says.
+func (c *column) intendCut(sizeEpoch, size uint64) error {
 	c.epoch.Store(sizeEpoch)
 	if size == c.size.Load() {
 		return c.writeHeader(c.file, noCut)
@@ -66,34 +129,34 @@ func (s *Store) cut(c *column, sizeEpoch uint64, cuts []*canopyv1.Cut) error {
 	if err := c.file.Sync(); err != nil {
 		return ioError("cut", c.key, err)
 	}
-	return c.finishCut(c.file, size, true)
+	return c.finishCut(c.file, size)
 }
 
-// finishCut truncates the file to the size. With verify it checks the last
-// block first; after a crash its tail may be cut already.
-func (c *column) finishCut(f File, size uint64, verify bool) error {
-	if size < c.size.Load() || !verify {
-		if err := c.cutEntries(f, size, verify); err != nil {
-			return err
-		}
-		if err := f.Truncate(fileBytes(size)); err != nil {
-			return ioError("cut", c.key, err)
-		}
-		if err := f.Sync(); err != nil {
-			return ioError("cut", c.key, err)
-		}
-		c.size.Store(size)
+// finishCut truncates the file to the size, of which a part may be done already.
+func (c *column) finishCut(f File, size uint64) error {
+	if err := c.cutEntries(f, size); err != nil {
+		return err
 	}
+	if err := f.Truncate(fileBytes(size)); err != nil {
+		return ioError("cut", c.key, err)
+	}
+	if err := f.Sync(); err != nil {
+		return ioError("cut", c.key, err)
+	}
+	c.size.Store(size)
 	return c.writeHeader(f, noCut)
 }
 
 // cutEntries sets the checksum of the block that is cut in two, and clears
 // those behind it in its group; the pages of later groups go with the file's
 // tail.
-func (c *column) cutEntries(f File, size uint64, verify bool) error {
+func (c *column) cutEntries(f File, size uint64) error {
 	number, keep := size/BlockBytes, size%BlockBytes
 	end := groupEnd(number)
 	sp := spanAt(number, end)
+	if keep == 0 && sp.entries >= fileBytes(size) {
+		return nil // they go with the tail; writing them could need space
+	}
 	entries := make([]byte, sp.blocks*entryBytes)
 	if keep > 0 {
 		block := make([]byte, BlockBytes)
@@ -105,9 +168,6 @@ func (c *column) cutEntries(f File, size uint64, verify bool) error {
 			return err
 		}
 		e := getEntry(old, 0)
-		if verify && e.cur != 0 && sumOf(crc32.Checksum(block, castagnoli)) != e.cur {
-			return &ChecksumError{Key: c.key, Block: number}
-		}
 		if e.cur != 0 {
 			clear(block[keep:])
 			sum := sumOf(crc32.Checksum(block, castagnoli))
@@ -144,8 +204,12 @@ func (s *Store) syncColumn(c *column) error {
 	if c.syncError != nil {
 		return c.syncError
 	}
-	if c.file == nil || c.synced >= want && !c.newEntry.Load() {
+	if c.synced >= want && !c.newEntry.Load() {
 		return nil
+	}
+	// A cut that failed meanwhile closed the file; a deletion has nothing to sync.
+	if ok, err := s.ensureOpen(c, false, 0); err != nil || !ok {
+		return err
 	}
 	have := c.written.Load()
 	if err := c.file.Sync(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 )
 
 // Info is what is known of a column, or of a data id with a tombstone (whose
@@ -167,10 +168,14 @@ func (s *Store) candidates(pool base.PoolID, pg base.PGID, o ListOptions) (keys 
 }
 
 // Stat returns what is known of a column; ok is false if there is none. A column
-// that cannot be opened is reported with digest 0, so that it equals no other.
+// that cannot be opened is reported with digest 0, so that it equals no other; but
+// not one for which the disk is too full now.
 func (s *Store) Stat(key Key, digest bool) (info Info, ok bool, err error) {
 	info = Info{Key: key}
 	c, err := s.acquire(key, false, 0)
+	if fserr.KindOf(err) == fserr.NoSpace {
+		return info, true, err
+	}
 	if err != nil {
 		s.logger.Error("a column cannot be opened", "column", key.String(), "error", err)
 		return info, true, nil

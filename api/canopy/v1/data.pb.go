@@ -644,9 +644,13 @@ func (*SyncCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{4}
 }
 
-// CutCall makes the column know its cuts and applies them.
+// CutCall makes the column know its cuts and applies them. With exact, between
+// members, the column's epoch becomes size_epoch, also an older one, and its size
+// at most size.
 type CutCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Exact         bool                   `protobuf:"varint,90,opt,name=exact,proto3" json:"exact,omitempty"`
+	Size          uint64                 `protobuf:"varint,91,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +683,20 @@ func (x *CutCall) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CutCall.ProtoReflect.Descriptor instead.
 func (*CutCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CutCall) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *CutCall) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 // DeleteCall removes the column, and leaves a tombstone for the data id in the
@@ -1932,8 +1950,10 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x06length\x18\x02 \x01(\rR\x06length\x12\x10\n" +
 	"\x03any\x18\x03 \x01(\bR\x03any\"\n" +
 	"\n" +
-	"\bSyncCall\"\t\n" +
-	"\aCutCall\"\f\n" +
+	"\bSyncCall\"3\n" +
+	"\aCutCall\x12\x14\n" +
+	"\x05exact\x18Z \x01(\bR\x05exact\x12\x12\n" +
+	"\x04size\x18[ \x01(\x04R\x04size\"\f\n" +
 	"\n" +
 	"DeleteCall\"x\n" +
 	"\x0fListColumnsCall\x12\"\n" +

@@ -760,6 +760,25 @@ func (m *CutCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Size != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Size))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd8
+	}
+	if m.Exact {
+		i--
+		if m.Exact {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd0
+	}
 	return len(dAtA) - i, nil
 }
 
@@ -2135,6 +2154,12 @@ func (m *CutCall) SizeVT() (n int) {
 	}
 	var l int
 	_ = l
+	if m.Exact {
+		n += 3
+	}
+	if m.Size != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Size))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3920,6 +3945,45 @@ func (m *CutCall) UnmarshalVT(dAtA []byte) error {
 			return fmt.Errorf("proto: CutCall: illegal tag %d (wire type %d)", fieldNum, wire)
 		}
 		switch fieldNum {
+		case 90:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Exact", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Exact = bool(v != 0)
+		case 91:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Size", wireType)
+			}
+			m.Size = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Size |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
