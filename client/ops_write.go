@@ -178,9 +178,11 @@ func (c *Client) Rmdir(ctx context.Context, cred Cred, dir *Inode, name string) 
 const (
 	RenameNoReplace uint32 = 1
 	RenameExchange  uint32 = 2
+	RenameWhiteout  uint32 = 4 // leaves a character device 0:0 under the old name
 )
 
-// Rename moves a name. flags are RenameNoReplace or RenameExchange. It returns
+// Rename moves a name. flags are RenameExchange, or RenameNoReplace and
+// RenameWhiteout or either. It returns
 // both directories' attributes if the answer carried them.
 func (c *Client) Rename(ctx context.Context, cred Cred, srcDir *Inode, srcName string, dstDir *Inode, dstName string, flags uint32) (srcDirAttr, dstDirAttr *Attr, err error) {
 	asked := time.Now()

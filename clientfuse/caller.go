@@ -3,9 +3,13 @@ package clientfuse
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/canopyfs/canopy/client"
 )
@@ -154,4 +158,45 @@ func exitingBySignal(proc string, tid uint32) bool {
 	}
 	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
 	return err == nil && flags&(taskExiting|taskSignaled) == taskExiting|taskSignaled
+}
+
+// systemCall returns the call that a thread waits in, as /proc/*/syscall has it: the
+// number in decimal, the arguments in hexadecimal. Of a thread of another pid
+// namespace nothing is known.
+func systemCall(proc string, tid uint32) []string {
+	if tid == 0 {
+		return nil
+	}
+	for range 10 {
+		line, err := os.ReadFile(procFile(proc, tid, "syscall"))
+		if err != nil {
+			return nil
+		}
+		if fields := strings.Fields(string(line)); len(fields) > 0 && fields[0] != "running" {
+			return fields
+		}
+		time.Sleep(time.Millisecond) // it is on its way to sleep, or was woken by a signal
+	}
+	return nil
+}
+
+// chown(2) and lchown(2), which newer machines than this have no numbers for.
+const (
+	amd64Chown  = 92
+	amd64Lchown = 94
+)
+
+// isChown tells whether a call is one of chown(2)'s family.
+func isChown(fields []string) bool {
+	if len(fields) == 0 {
+		return false
+	}
+	switch n, err := strconv.Atoi(fields[0]); {
+	case err != nil:
+		return false
+	case n == unix.SYS_FCHOWN, n == unix.SYS_FCHOWNAT:
+		return true
+	default:
+		return runtime.GOARCH == "amd64" && (n == amd64Chown || n == amd64Lchown)
+	}
 }

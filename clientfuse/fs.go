@@ -236,14 +236,15 @@ func (f *fileSystem) setAttr(c *call, in *fuse.SetAttrIn, out *fuse.AttrOut) fus
 	defer n.inodeChanges.end()
 	set := setAttrOf(in, n.mode.Load())
 	// A change of nothing is chown(-1, -1): ctime moves, and what a chown clears is
-	// cleared. Or the kernel is about to write to such a file: who does not own it
-	// changes nothing here, the WRITE asks for it.
+	// cleared; who does not own a file that has something to clear may not. Or the
+	// kernel is about to write to such a file, and says nothing else: who does not own
+	// it changes nothing here, the WRITE asks for it.
 	nothing := set.Mask == 0
 	if nothing {
 		set.Mask, opened = canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV, nil
 	}
 	a, err := f.backend.SetAttr(c, c.cred(), n.inode, set, opened)
-	if nothing && errors.Is(err, fserr.Permission) {
+	if nothing && errors.Is(err, fserr.Permission) && !isChown(systemCall(f.groups.proc, c.tid)) {
 		a, err = f.backend.GetAttr(c, c.cred(), n.inode)
 	}
 	if err != nil {

@@ -1,10 +1,7 @@
 package clientfuse
 
 import (
-	"bytes"
-	"os"
 	"strconv"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -89,28 +86,14 @@ func (f *fileSystem) setLock(c *call, in *fuse.LkIn, wait bool) fuse.Status {
 // those Linux knows no dead-lock, so neither does the mount. Of a thread of
 // another pid namespace nothing is known.
 func waitsInFcntl(proc string, tid uint32) bool {
-	if tid == 0 {
-		return false
-	}
-	for range 10 {
-		b, err := os.ReadFile(procFile(proc, tid, "syscall"))
-		if err != nil {
-			return false
-		}
-		if !bytes.HasPrefix(b, []byte("running")) {
-			return isSetLkw(b)
-		}
-		time.Sleep(time.Millisecond) // it is on its way to sleep, or was woken by a signal
-	}
-	return false
+	return isSetLkw(systemCall(proc, tid))
 }
 
-// isSetLkw reads a /proc/*/syscall: the number in decimal, the arguments in hexadecimal.
-func isSetLkw(line []byte) bool {
-	fields := bytes.Fields(line)
-	if len(fields) < 3 || string(fields[0]) != strconv.Itoa(unix.SYS_FCNTL) {
+// isSetLkw looks at the fields of a /proc/*/syscall.
+func isSetLkw(fields []string) bool {
+	if len(fields) < 3 || fields[0] != strconv.Itoa(unix.SYS_FCNTL) {
 		return false
 	}
-	cmd, err := strconv.ParseUint(string(fields[2]), 0, 64)
+	cmd, err := strconv.ParseUint(fields[2], 0, 64)
 	return err == nil && cmd == unix.F_SETLKW
 }

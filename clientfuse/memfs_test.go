@@ -361,15 +361,15 @@ func (m *memFS) Rmdir(ctx context.Context, cred client.Cred, dir inode, name str
 	return m.Unlink(ctx, cred, dir, name)
 }
 
-func (m *memFS) Rename(_ context.Context, _ client.Cred, srcDir inode, srcName string, dstDir inode, dstName string, flags uint32) error {
+func (m *memFS) Rename(_ context.Context, cred client.Cred, srcDir inode, srcName string, dstDir inode, dstName string, flags uint32) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, d := srcDir.(*memNode), dstDir.(*memNode)
 	from, to := s.names[srcName], d.names[dstName]
 	switch {
-	case from == nil || flags == 2 && to == nil:
+	case from == nil || flags == client.RenameExchange && to == nil:
 		return fserr.NotFound
-	case to != nil && flags == 1:
+	case to != nil && flags&client.RenameNoReplace != 0:
 		return fserr.Exist
 	case to != nil && flags == 0 && from.node == to.node:
 		return nil
@@ -381,7 +381,7 @@ func (m *memFS) Rename(_ context.Context, _ client.Cred, srcDir inode, srcName s
 	if to != nil {
 		over := to.node
 		d.unlink(dstName)
-		if flags == 2 {
+		if flags == client.RenameExchange {
 			s.link(srcName, over)
 			over.attr.CtimeNs = m.now()
 		} else {
@@ -390,6 +390,10 @@ func (m *memFS) Rename(_ context.Context, _ client.Cred, srcDir inode, srcName s
 	}
 	d.link(dstName, n)
 	n.attr.CtimeNs = m.now()
+	if flags&client.RenameWhiteout != 0 {
+		_, err := m.makeLocked(cred, s, srcName, syscall.S_IFCHR)
+		return err
+	}
 	return nil
 }
 

@@ -121,8 +121,8 @@ func (f *fileSystem) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string
 	return c.end(errno(f.backend.Rmdir(c, c.cred(), dir.inode, name)))
 }
 
-// Flags of renameat2(2) that are served; RENAME_WHITEOUT is not.
-const renameFlags = 1 | 2 // NOREPLACE, EXCHANGE
+// Flags of renameat2(2) that are served.
+const renameFlags = client.RenameNoReplace | client.RenameExchange | client.RenameWhiteout
 
 // Rename implements fuse.RawFileSystem.
 func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {

@@ -18,6 +18,7 @@ func renameChecks() []check {
 		{"hard links", checkRenameLinks},
 		{"noreplace", checkRenameNoReplace},
 		{"exchange", checkRenameExchange},
+		{"whiteout", checkRenameWhiteout},
 		{"sticky numbers", checkRenameKeepsInode},
 	}
 }
@@ -149,6 +150,37 @@ func checkRenameExchange(t *testing.T, dir string) {
 	must(t, "mkdir", unix.Mkdir(sub, 0o755))
 	want(t, "EXCHANGE with an ancestor", unix.Renameat2(at, sub, at, f, unix.RENAME_EXCHANGE), syscall.EINVAL)
 	want(t, "unknown flags", unix.Renameat2(at, d, at, d+"2", 1<<10), syscall.EINVAL)
+}
+
+// checkRenameWhiteout: what fuse-overlayfs and the like leave behind for a name
+// that a lower layer has, too.
+func checkRenameWhiteout(t *testing.T, dir string) {
+	a, b, d := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "d")
+	write(t, a, "a")
+	write(t, b, "b")
+	must(t, "mkdir", unix.Mkdir(d, 0o755))
+	before := lstat(t, a)
+	at := unix.AT_FDCWD
+	want(t, "WHITEOUT and EXCHANGE", unix.Renameat2(at, a, at, b, unix.RENAME_WHITEOUT|unix.RENAME_EXCHANGE), syscall.EINVAL)
+	want(t, "WHITEOUT and NOREPLACE", unix.Renameat2(at, a, at, b, unix.RENAME_WHITEOUT|unix.RENAME_NOREPLACE), syscall.EEXIST)
+	must(t, "WHITEOUT", unix.Renameat2(at, a, at, b, unix.RENAME_WHITEOUT))
+	wantFile(t, b, "a")
+	if lstat(t, b).Ino != before.Ino {
+		t.Error("the file has another number")
+	}
+	wantWhiteout := func(p string) {
+		t.Helper()
+		if st := lstat(t, p); st.Mode != unix.S_IFCHR || st.Rdev != 0 || st.Nlink != 1 || st.Ino == before.Ino {
+			t.Errorf("%s: mode %o, device %d, %d links", filepath.Base(p), st.Mode, st.Rdev, st.Nlink)
+		}
+	}
+	wantWhiteout(a)
+	must(t, "WHITEOUT of a directory", unix.Renameat2(at, d, at, filepath.Join(dir, "e"), unix.RENAME_WHITEOUT|unix.RENAME_NOREPLACE))
+	wantWhiteout(d)
+	wantMode(t, filepath.Join(dir, "e"), unix.S_IFDIR|0o755)
+	wantLinks(t, dir, 3)
+	must(t, "unlink of a whiteout", unix.Unlink(a))
+	wantAbsent(t, a)
 }
 
 func checkRenameKeepsInode(t *testing.T, dir string) {

@@ -4,11 +4,13 @@ package namespace
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -163,11 +165,34 @@ func (p *pair) drawRemove() *action {
 
 func (p *pair) drawRename() *action {
 	src, from, dst, to := p.dirTwin(), p.drawName(), p.dirTwin(), p.drawName()
-	flags := uint32(pick(p, 0, 0, renameNoReplace, renameExchange))
+	flags := uint32(pick(p, 0, 0, 0, 0, renameNoReplace, renameExchange, renameWhiteout, renameWhiteout|renameNoReplace, renameWhiteout|renameExchange))
+	var made func(*canopyv1.Result)
+	if flags&renameWhiteout != 0 {
+		made = func(*canopyv1.Result) { p.addWhiteout(src, from) }
+	}
 	return &action{fmt.Sprintf("rename %s in %d to %s in %d, flags %d", from, src.place.Ino, to, dst.place.Ino, flags),
 		&canopyv1.Op{Call: &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{
 			SrcDir: src.place.Ino, SrcName: []byte(from), DstDir: dst.place.Ino, DstName: []byte(to), Flags: flags}}},
-		func() error { return unix.Renameat2(src.fd, from, dst.fd, to, uint(flags)) }, nil}
+		func() error { return unix.Renameat2(src.fd, from, dst.fd, to, uint(flags)) }, made}
+}
+
+// addWhiteout takes in what a rename left under the old name; nothing, if both
+// names were of one inode.
+func (p *pair) addWhiteout(dir *twin, name string) {
+	res := p.m.Query(p.kv, &canopyv1.Op{Subtree: 1, Call: &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: dir.place.Ino, Name: []byte(name)}},
+		Cred: &canopyv1.Credential{}})
+	a := res.GetAttr()
+	if a == nil {
+		p.t.Errorf("%s in %d is not there after a rename with a whiteout: %v", name, dir.place.Ino, fserr.Kind(res.Error))
+		return
+	}
+	if a.Mode&schema.TypeMask == schema.TypeChar && !p.knows(a.Ino) {
+		p.add(dir, name, a)
+	}
+}
+
+func (p *pair) knows(ino uint64) bool {
+	return slices.ContainsFunc(p.objs, func(o *twin) bool { return o.place.Ino == ino })
 }
 
 // drawChange changes an inode's attributes. A symlink's are left out: mounts reach

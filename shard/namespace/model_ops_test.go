@@ -1,6 +1,8 @@
 package namespace
 
 import (
+	"pgregory.net/rapid"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/schema"
@@ -106,14 +108,15 @@ func (m *model) drawRemove(wantDir bool) step {
 
 func (m *model) drawRename() step {
 	src, srcName, dst, dstName := m.dir("src"), m.name("from"), m.dir("dst"), m.name("to")
-	c := &canopyv1.RenameCall{SrcDir: src.ino, SrcName: []byte(srcName), DstDir: dst.ino, DstName: []byte(dstName), Flags: uint32(m.pick("flags", 3))}
+	c := &canopyv1.RenameCall{SrcDir: src.ino, SrcName: []byte(srcName), DstDir: dst.ino, DstName: []byte(dstName),
+		Flags: rapid.SampledFrom([]uint32{0, renameNoReplace, renameExchange, renameWhiteout, renameWhiteout | renameNoReplace}).Draw(m.rt, "flags")}
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Rename{Rename: c}}, func(res *canopyv1.Result) {
 		from, to := src.children[srcName], dst.children[dstName]
 		kind := m.o.rename(src, srcName, dst, dstName, c.Flags)
 		if !m.expect(res, kind, "rename "+srcName+" "+dstName) {
 			return
 		}
-		if from != to && c.Flags != renameExchange {
+		if from != to && c.Flags&(renameExchange|renameWhiteout) == 0 {
 			m.gone(src, srcName)
 		}
 		m.same(res.Attr, from)

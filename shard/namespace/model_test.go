@@ -168,6 +168,9 @@ func (m *model) hold() {
 	}
 	name := dir.names()[m.pick("name", len(dir.children))]
 	n := dir.children[name]
+	if n.ino == 0 {
+		return // a whiteout, whose number no answer has told yet
+	}
 	p := &canopyv1.Place{Ino: n.ino, Dir: dir.ino, Name: []byte(name)}
 	if n.isDir() {
 		p = &canopyv1.Place{Ino: n.ino}

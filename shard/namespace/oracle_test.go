@@ -168,7 +168,7 @@ func (o *oracle) rename(src *node, srcName string, dst *node, dstName string, fl
 	switch {
 	case from == nil, flags == renameExchange && to == nil:
 		return fserr.NotFound
-	case flags == renameNoReplace && to != nil:
+	case flags&renameNoReplace != 0 && to != nil:
 		return fserr.Exist
 	case from == to:
 		return fserr.OK
@@ -200,6 +200,9 @@ func (o *oracle) rename(src *node, srcName string, dst *node, dstName string, fl
 		to.lose()
 	}
 	delete(src.children, srcName)
+	if flags&renameWhiteout != 0 {
+		src.children[srcName] = o.add(&node{kind: schema.TypeChar, nlink: 1})
+	}
 	dst.children[dstName] = from
 	from.movedTo(dst)
 	return fserr.OK

@@ -11,6 +11,7 @@ import (
 const (
 	renameNoReplace = 1
 	renameExchange  = 2
+	renameWhiteout  = 4
 )
 
 // move is one rename: the name srcName of src goes to dstName of dst.
@@ -20,6 +21,7 @@ type move struct {
 	srcSlot  slot
 	dstSlot  slot
 	exchange bool
+	whiteout bool    // leaves a device 0:0 under the old name, which hides what an overlay has below it
 	from, to *object // what the names have; to is nil when the target is absent
 }
 
@@ -61,7 +63,9 @@ func (b *batch) moved(m *move, replaced *object) *canopyv1.Result {
 // prepareMove looks both names up, in the order in which Linux finds what is
 // wrong.
 func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error) {
-	if c.Flags != 0 && c.Flags != renameNoReplace && c.Flags != renameExchange {
+	switch c.Flags {
+	case 0, renameNoReplace, renameExchange, renameWhiteout, renameWhiteout | renameNoReplace:
+	default:
 		return nil, fserr.Invalid
 	}
 	for _, name := range [][]byte{c.SrcName, c.DstName} {
@@ -69,7 +73,7 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 			return nil, fserr.Invalid
 		}
 	}
-	m := &move{who: who, exchange: c.Flags == renameExchange}
+	m := &move{who: who, exchange: c.Flags == renameExchange, whiteout: c.Flags&renameWhiteout != 0}
 	var err error
 	if m.src, err = b.searchable(who, base.Ino(c.SrcDir)); err != nil {
 		return nil, err
@@ -89,7 +93,7 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 	switch {
 	case m.exchange && !m.dstSlot.found():
 		return nil, fserr.NotFound
-	case c.Flags == renameNoReplace && m.dstSlot.found():
+	case c.Flags&renameNoReplace != 0 && m.dstSlot.found():
 		return nil, fserr.Exist
 	}
 	if m.from, err = b.objectOf(m.srcSlot.entry); err != nil {
@@ -221,7 +225,7 @@ func (b *batch) move(m *move, dstName []byte) error {
 			return err
 		}
 	}
-	if err := b.vanish(m.src, m.srcSlot.entry); err != nil {
+	if err := b.leave(m); err != nil {
 		return err
 	}
 	e := renamed(m.srcSlot.Dentry, dstName)
@@ -236,6 +240,19 @@ func (b *batch) move(m *move, dstName []byte) error {
 	}
 	m.dstSlot.entry = m.from.entry
 	return b.settle(m.from, m.dst, dstName, parts)
+}
+
+// leave takes the old name away, or gives it to a whiteout. Like everybody who
+// may rename, its maker needs no permission for a device of this kind.
+func (b *batch) leave(m *move) error {
+	if !m.whiteout {
+		return b.vanish(m.src, m.srcSlot.entry)
+	}
+	n := b.newInode(m.who, m.src, schema.TypeChar, 0)
+	e := &schema.Dentry{Kind: schema.Embedded, Name: m.srcSlot.Name, Ino: n.Ino, Type: schema.TypeChar, Inode: n}
+	b.counters().Files++
+	_, err := b.replace(m.src, m.srcSlot.entry, e)
+	return err
 }
 
 // exchange swaps what two names have. Each name keeps its place and age.

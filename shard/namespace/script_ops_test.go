@@ -13,7 +13,7 @@ import (
 // operation builds the operation of a line:
 //
 //	create PATH [mode=] [umask=] [excl] [trunc] [anon]   mkdir PATH [mode=] [umask=]   mknod PATH mode= [rdev=] [umask=]
-//	symlink PATH TARGET   link PLACE PATH   unlink PATH   rmdir PATH   rename PATH PATH [noreplace] [exchange]
+//	symlink PATH TARGET   link PLACE PATH   unlink PATH   rmdir PATH   rename PATH PATH [noreplace] [exchange] [whiteout]
 //	setattr PLACE [mode=] [uid-to=] [gid-to=] [size=] [atime=] [mtime=] [atime-now] [mtime-now] [killpriv] [handle]
 //	setx PLACE NAME VALUE [create] [replace]   rmx PLACE NAME   getx PLACE NAME   listx PLACE
 //	setacl PLACE access|default LIST   getacl PLACE access|default
@@ -56,6 +56,9 @@ func (r *rig) operation(l *words) *canopyv1.Op {
 		}
 		if l.flag("exchange") {
 			c.Flags |= renameExchange
+		}
+		if l.flag("whiteout") {
+			c.Flags |= renameWhiteout
 		}
 		return &canopyv1.Op{Call: &canopyv1.Op_Rename{Rename: c}}
 	case "setattr":

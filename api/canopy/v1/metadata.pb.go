@@ -1838,7 +1838,7 @@ type RenameCall struct {
 	SrcName       []byte                 `protobuf:"bytes,2,opt,name=src_name,json=srcName,proto3" json:"src_name,omitempty"`
 	DstDir        uint64                 `protobuf:"varint,3,opt,name=dst_dir,json=dstDir,proto3" json:"dst_dir,omitempty"`
 	DstName       []byte                 `protobuf:"bytes,4,opt,name=dst_name,json=dstName,proto3" json:"dst_name,omitempty"`
-	Flags         uint32                 `protobuf:"varint,5,opt,name=flags,proto3" json:"flags,omitempty"` // renameat2: 1 NOREPLACE, 2 EXCHANGE
+	Flags         uint32                 `protobuf:"varint,5,opt,name=flags,proto3" json:"flags,omitempty"` // renameat2: 1 NOREPLACE, 2 EXCHANGE, 4 WHITEOUT; 1 and 4 together
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
