@@ -13,7 +13,6 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
-	"github.com/canopyfs/canopy/layoutsvc/stripe"
 	"github.com/canopyfs/canopy/placement"
 )
 
@@ -94,7 +93,7 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 			return 0, err
 		}
 	}
-	if err := t.ensurePool(ctx); err != nil {
+	if err := t.ensureDefaultPool(ctx); err != nil {
 		return 0, err
 	}
 	t.mu.Lock()
@@ -127,86 +126,6 @@ func (t *term) record(ctx context.Context, id base.NodeID, r *canopyv1.RegisterS
 	}
 	_, err := t.s.store.PutServer(ctx, t.lead, next, known.Revision)
 	return err
-}
-
-// ensurePool makes the default pool when enough servers are there.
-func (t *term) ensurePool(ctx context.Context) error {
-	t.changes.Lock()
-	defer t.changes.Unlock()
-	data := t.s.store.Data()
-	if _, ok := data.Pools[DefaultPool]; ok {
-		return nil
-	}
-	var servers []stripe.Server
-	for id, s := range data.Servers {
-		if s.Value.Alive && !s.Value.Draining {
-			servers = append(servers, stripe.Server{ID: id, Labels: domainsOf(s.Value)})
-		}
-	}
-	if len(servers) < t.s.config.WantServers {
-		t.s.logger.Info("waiting for data servers", "have", len(servers), "want", t.s.config.WantServers)
-		return nil
-	}
-	pool, err := newPool(t.s.config, servers)
-	if err != nil {
-		return err
-	}
-	if err := t.s.store.CreatePool(ctx, t.lead, pool); err != nil {
-		return err
-	}
-	t.s.logger.Info("made the default pool", "pgs", len(pool.Pgs), "replicas", pool.Replicas, "servers", len(servers))
-	t.s.warnShared(pool, servers)
-	return nil
-}
-
-// domainsOf returns a server's labels; its host is a failure domain also if no
-// label says so.
-func domainsOf(s *canopyv1.DataServerInfo) []string { return stripe.WithHost(s.Labels, s.Host) }
-
-// warnShared tells of placement groups whose members lie in one failure domain,
-// if the servers' labels say that there is more than one place.
-func (s *instance) warnShared(pool *canopyv1.Pool, servers []stripe.Server) {
-	byID := map[uint64]stripe.Server{}
-	labelled := false
-	for _, x := range servers {
-		byID[uint64(x.ID)] = x
-		labelled = labelled || len(x.Labels) > 1
-	}
-	if !labelled {
-		return
-	}
-	shared := map[string]int{}
-	for _, pg := range pool.Pgs {
-		var members []stripe.Server
-		for _, m := range pg.Members {
-			members = append(members, byID[m])
-		}
-		shared[stripe.Shared(members)]++
-	}
-	for domain, n := range shared {
-		if domain != "" {
-			s.logger.Warn("placement groups have members in the same failure domain: too few have data servers", "domain", domain, "pgs", n, "of", len(pool.Pgs))
-		}
-	}
-}
-
-func newPool(c Config, servers []stripe.Server) (*canopyv1.Pool, error) {
-	groups, err := stripe.Assign(c.PGs, c.Replicas, servers)
-	if err != nil {
-		return nil, err
-	}
-	pool := &canopyv1.Pool{
-		Pool: uint64(DefaultPool), Name: "default", Replicas: uint32(c.Replicas), Layout: stripe.Default(DefaultPool),
-	}
-	for i, members := range groups {
-		pg := &canopyv1.PlacementGroup{Pg: uint32(i), Epoch: 1}
-		for _, m := range members {
-			pg.Members = append(pg.Members, uint64(m))
-		}
-		pg.InSync = append(pg.InSync, pg.Members...)
-		pool.Pgs = append(pool.Pgs, pg)
-	}
-	return pool, nil
 }
 
 // HeartbeatServer implements the service.

@@ -149,6 +149,7 @@ type poolReport struct {
 type poolRow struct {
 	Pool        uint64         `json:"pool"`
 	Name        string         `json:"name"`
+	Class       string         `json:"class"` // replica:N or ec:K+M
 	Replicas    uint32         `json:"replicas"`
 	PGs         int            `json:"pgs"`
 	Degraded    int            `json:"pgs_degraded"`      // fewer in sync than replicas
@@ -188,7 +189,7 @@ func poolRows(m *canopyv1.PoolMap) poolReport {
 	}
 	member, primary := map[uint64]int{}, map[uint64]int{}
 	for _, p := range m.GetPools() {
-		row := poolRow{Pool: p.GetPool(), Name: p.GetName(), Replicas: p.GetReplicas(), PGs: len(p.GetPgs()), Layout: componentRows(p.GetLayout())}
+		row := poolRow{Pool: p.GetPool(), Name: p.GetName(), Class: stripe.ClassText(stripe.RedundancyOf(p)), Replicas: p.GetReplicas(), PGs: len(p.GetPgs()), Layout: componentRows(p.GetLayout())}
 		for _, pg := range p.GetPgs() {
 			switch n := len(pg.GetInSync()); {
 			case n == 0:
@@ -243,9 +244,9 @@ func layoutText(rows []componentRow) string {
 }
 
 func writePools(t *table, r poolReport) {
-	t.row("POOL", "NAME", "REPLICAS", "PGS", "DEGRADED", "UNAVAILABLE", "LAYOUT")
+	t.row("POOL", "NAME", "CLASS", "PGS", "DEGRADED", "UNAVAILABLE", "LAYOUT")
 	for _, p := range r.Pools {
-		t.row(p.Pool, p.Name, p.Replicas, p.PGs, p.Degraded, p.Unavailable, layoutText(p.Layout))
+		t.row(p.Pool, p.Name, p.Class, p.PGs, p.Degraded, p.Unavailable, layoutText(p.Layout))
 	}
 	t.title("")
 	t.row("SERVER", "ADDRESS", "HOST", "PID", "ALIVE", "SIZE", "FREE", "PGS", "PRIMARY")
@@ -276,7 +277,7 @@ func (a *app) withPools(ctx context.Context, do func(poolReport) error) error {
 func (a *app) poolCommand() *cobra.Command {
 	return group("pool", "Pools of data servers", &cobra.Command{
 		Use: "ls", Short: "List pools, placement groups in short, and data servers", Args: noArgs,
-		Long:    "List the pools with their default layout and how many of their placement groups are\ndegraded (fewer copies are in sync than the pool has replicas) or unavailable (none\nis), the data servers, and what is recovered or rebuilt now and how far that is.",
+		Long:    "List the pools with their redundancy class, default layout and how many of\ntheir placement groups are degraded (fewer members are in sync than the class asks for)\nor unavailable (none is), the data servers, and what is recovered or rebuilt now and how far that is.",
 		Example: "  mdsctl pool ls",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withPools(c.Context(), func(r poolReport) error {

@@ -21,27 +21,27 @@ func (s *Store) pgKey(k PGKey) string {
 }
 
 // CreatePool creates a pool with its placement groups. The pool's record is
-// written last, so that a pool is either absent or complete; ErrConflict: it
-// exists. guard may be nil.
+// written with the last of them, so that a pool is either absent or complete;
+// ErrConflict: it exists. guard may be nil.
 func (s *Store) CreatePool(ctx context.Context, guard *Leadership, pool *canopyv1.Pool) error {
 	const op = "create a pool"
 	id := base.PoolID(pool.Pool)
 	absent := append(guard.guard(), at(s.poolKey(id), 0))
-	for rest := pool.Pgs; len(rest) > 0; {
+	head := proto.CloneOf(pool)
+	head.Pgs = nil
+	for rest := pool.Pgs; ; {
 		n := min(len(rest), maxTxnWrites)
 		var writes []write
 		for _, pg := range rest[:n] {
 			writes = append(writes, write{s.pgKey(PGKey{id, base.PGID(pg.Pg)}), pg})
 		}
-		if _, err := s.commit(ctx, op, absent, writes...); err != nil {
+		if rest = rest[n:]; len(rest) == 0 {
+			writes = append(writes, write{s.poolKey(id), head})
+		}
+		if _, err := s.commit(ctx, op, absent, writes...); err != nil || len(rest) == 0 {
 			return err
 		}
-		rest = rest[n:]
 	}
-	head := proto.CloneOf(pool)
-	head.Pgs = nil
-	_, err := s.commit(ctx, op, absent, write{s.poolKey(id), head})
-	return err
 }
 
 // PutPool changes a pool's own record (placement groups in it are ignored) if it

@@ -141,21 +141,84 @@ func (x *PoolMap) GetScrub() *ScrubState {
 	return nil
 }
 
+// Redundancy is the class of a pool: whole copies, or data and parity columns.
+// Either copies is set, or data and parity are.
+type Redundancy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Copies        uint32                 `protobuf:"varint,1,opt,name=copies,proto3" json:"copies,omitempty"`
+	Data          uint32                 `protobuf:"varint,2,opt,name=data,proto3" json:"data,omitempty"`
+	Parity        uint32                 `protobuf:"varint,3,opt,name=parity,proto3" json:"parity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redundancy) Reset() {
+	*x = Redundancy{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redundancy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redundancy) ProtoMessage() {}
+
+func (x *Redundancy) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redundancy.ProtoReflect.Descriptor instead.
+func (*Redundancy) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Redundancy) GetCopies() uint32 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *Redundancy) GetData() uint32 {
+	if x != nil {
+		return x.Data
+	}
+	return 0
+}
+
+func (x *Redundancy) GetParity() uint32 {
+	if x != nil {
+		return x.Parity
+	}
+	return 0
+}
+
 type Pool struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`        // members of each placement group
 	Pgs           []*PlacementGroup      `protobuf:"bytes,4,rep,name=pgs,proto3" json:"pgs,omitempty"`                   // pgs[i].pg == i; the count never changes
 	Layout        *Layout                `protobuf:"bytes,5,opt,name=layout,proto3" json:"layout,omitempty"`             // default layout of the pool
 	Scrubbed      []uint64               `protobuf:"varint,6,rep,packed,name=scrubbed,proto3" json:"scrubbed,omitempty"` // by pg: the last scrub that finished it; of the map only
+	Redundancy    *Redundancy            `protobuf:"bytes,60,opt,name=redundancy,proto3" json:"redundancy,omitempty"`    // not set: replicas copies
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[2]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -167,7 +230,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[2]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -180,7 +243,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{2}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Pool) GetPool() uint64 {
@@ -225,6 +288,13 @@ func (x *Pool) GetScrubbed() []uint64 {
 	return nil
 }
 
+func (x *Pool) GetRedundancy() *Redundancy {
+	if x != nil {
+		return x.Redundancy
+	}
+	return nil
+}
+
 // PlacementGroup: members in order; the first in-sync one is the primary.
 type PlacementGroup struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -245,7 +315,7 @@ type PlacementGroup struct {
 
 func (x *PlacementGroup) Reset() {
 	*x = PlacementGroup{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[3]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +327,7 @@ func (x *PlacementGroup) String() string {
 func (*PlacementGroup) ProtoMessage() {}
 
 func (x *PlacementGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[3]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +340,7 @@ func (x *PlacementGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementGroup.ProtoReflect.Descriptor instead.
 func (*PlacementGroup) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{3}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PlacementGroup) GetPg() uint32 {
@@ -334,7 +404,7 @@ type DataServerInfo struct {
 
 func (x *DataServerInfo) Reset() {
 	*x = DataServerInfo{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[4]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +416,7 @@ func (x *DataServerInfo) String() string {
 func (*DataServerInfo) ProtoMessage() {}
 
 func (x *DataServerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[4]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +429,7 @@ func (x *DataServerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataServerInfo.ProtoReflect.Descriptor instead.
 func (*DataServerInfo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{4}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DataServerInfo) GetServer() uint64 {
@@ -451,7 +521,7 @@ type StripeMapRequest struct {
 
 func (x *StripeMapRequest) Reset() {
 	*x = StripeMapRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[5]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +533,7 @@ func (x *StripeMapRequest) String() string {
 func (*StripeMapRequest) ProtoMessage() {}
 
 func (x *StripeMapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[5]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +546,7 @@ func (x *StripeMapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StripeMapRequest.ProtoReflect.Descriptor instead.
 func (*StripeMapRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{5}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StripeMapRequest) GetDataId() uint64 {
@@ -519,7 +589,7 @@ type StripeMapResponse struct {
 
 func (x *StripeMapResponse) Reset() {
 	*x = StripeMapResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[6]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +601,7 @@ func (x *StripeMapResponse) String() string {
 func (*StripeMapResponse) ProtoMessage() {}
 
 func (x *StripeMapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[6]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +614,7 @@ func (x *StripeMapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StripeMapResponse.ProtoReflect.Descriptor instead.
 func (*StripeMapResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{6}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StripeMapResponse) GetRevision() uint64 {
@@ -591,7 +661,7 @@ type StripeRange struct {
 
 func (x *StripeRange) Reset() {
 	*x = StripeRange{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +673,7 @@ func (x *StripeRange) String() string {
 func (*StripeRange) ProtoMessage() {}
 
 func (x *StripeRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +686,7 @@ func (x *StripeRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StripeRange.ProtoReflect.Descriptor instead.
 func (*StripeRange) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{7}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StripeRange) GetOffset() uint64 {
@@ -696,7 +766,7 @@ type RegisterServerRequest struct {
 
 func (x *RegisterServerRequest) Reset() {
 	*x = RegisterServerRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[8]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +778,7 @@ func (x *RegisterServerRequest) String() string {
 func (*RegisterServerRequest) ProtoMessage() {}
 
 func (x *RegisterServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[8]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +791,7 @@ func (x *RegisterServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterServerRequest.ProtoReflect.Descriptor instead.
 func (*RegisterServerRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{8}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegisterServerRequest) GetCluster() string {
@@ -816,7 +886,7 @@ type RegisterServerResponse struct {
 
 func (x *RegisterServerResponse) Reset() {
 	*x = RegisterServerResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +898,7 @@ func (x *RegisterServerResponse) String() string {
 func (*RegisterServerResponse) ProtoMessage() {}
 
 func (x *RegisterServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +911,7 @@ func (x *RegisterServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterServerResponse.ProtoReflect.Descriptor instead.
 func (*RegisterServerResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{9}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RegisterServerResponse) GetError() uint32 {
@@ -907,7 +977,7 @@ type HeartbeatServerRequest struct {
 
 func (x *HeartbeatServerRequest) Reset() {
 	*x = HeartbeatServerRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +989,7 @@ func (x *HeartbeatServerRequest) String() string {
 func (*HeartbeatServerRequest) ProtoMessage() {}
 
 func (x *HeartbeatServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1002,7 @@ func (x *HeartbeatServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatServerRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatServerRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{10}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeartbeatServerRequest) GetServer() uint64 {
@@ -990,7 +1060,7 @@ type HeartbeatServerResponse struct {
 
 func (x *HeartbeatServerResponse) Reset() {
 	*x = HeartbeatServerResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1072,7 @@ func (x *HeartbeatServerResponse) String() string {
 func (*HeartbeatServerResponse) ProtoMessage() {}
 
 func (x *HeartbeatServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1085,7 @@ func (x *HeartbeatServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatServerResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatServerResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{11}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeartbeatServerResponse) GetError() uint32 {
@@ -1067,7 +1137,7 @@ type ReportReplicaRequest struct {
 
 func (x *ReportReplicaRequest) Reset() {
 	*x = ReportReplicaRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1149,7 @@ func (x *ReportReplicaRequest) String() string {
 func (*ReportReplicaRequest) ProtoMessage() {}
 
 func (x *ReportReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1162,7 @@ func (x *ReportReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReplicaRequest.ProtoReflect.Descriptor instead.
 func (*ReportReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{12}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReportReplicaRequest) GetPool() uint64 {
@@ -1150,7 +1220,7 @@ type ReportReplicaResponse struct {
 
 func (x *ReportReplicaResponse) Reset() {
 	*x = ReportReplicaResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1232,7 @@ func (x *ReportReplicaResponse) String() string {
 func (*ReportReplicaResponse) ProtoMessage() {}
 
 func (x *ReportReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1245,7 @@ func (x *ReportReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReplicaResponse.ProtoReflect.Descriptor instead.
 func (*ReportReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReportReplicaResponse) GetError() uint32 {
@@ -1224,7 +1294,7 @@ type SetServerRequest struct {
 
 func (x *SetServerRequest) Reset() {
 	*x = SetServerRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1306,7 @@ func (x *SetServerRequest) String() string {
 func (*SetServerRequest) ProtoMessage() {}
 
 func (x *SetServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1319,7 @@ func (x *SetServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetServerRequest.ProtoReflect.Descriptor instead.
 func (*SetServerRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetServerRequest) GetServer() uint64 {
@@ -1284,7 +1354,7 @@ type SetServerResponse struct {
 
 func (x *SetServerResponse) Reset() {
 	*x = SetServerResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1366,7 @@ func (x *SetServerResponse) String() string {
 func (*SetServerResponse) ProtoMessage() {}
 
 func (x *SetServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1379,7 @@ func (x *SetServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetServerResponse.ProtoReflect.Descriptor instead.
 func (*SetServerResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{15}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetServerResponse) GetError() uint32 {
@@ -1341,7 +1411,7 @@ type RepairsRequest struct {
 
 func (x *RepairsRequest) Reset() {
 	*x = RepairsRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1423,7 @@ func (x *RepairsRequest) String() string {
 func (*RepairsRequest) ProtoMessage() {}
 
 func (x *RepairsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1436,7 @@ func (x *RepairsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairsRequest.ProtoReflect.Descriptor instead.
 func (*RepairsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{16}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{17}
 }
 
 type RepairsResponse struct {
@@ -1383,7 +1453,7 @@ type RepairsResponse struct {
 
 func (x *RepairsResponse) Reset() {
 	*x = RepairsResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1465,7 @@ func (x *RepairsResponse) String() string {
 func (*RepairsResponse) ProtoMessage() {}
 
 func (x *RepairsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1478,7 @@ func (x *RepairsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairsResponse.ProtoReflect.Descriptor instead.
 func (*RepairsResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{17}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RepairsResponse) GetError() uint32 {
@@ -1463,7 +1533,7 @@ type GoneServer struct {
 
 func (x *GoneServer) Reset() {
 	*x = GoneServer{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1545,7 @@ func (x *GoneServer) String() string {
 func (*GoneServer) ProtoMessage() {}
 
 func (x *GoneServer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1558,7 @@ func (x *GoneServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoneServer.ProtoReflect.Descriptor instead.
 func (*GoneServer) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{18}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GoneServer) GetServer() uint64 {
@@ -1517,7 +1587,7 @@ type StuckGroup struct {
 
 func (x *StuckGroup) Reset() {
 	*x = StuckGroup{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1599,7 @@ func (x *StuckGroup) String() string {
 func (*StuckGroup) ProtoMessage() {}
 
 func (x *StuckGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1612,7 @@ func (x *StuckGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StuckGroup.ProtoReflect.Descriptor instead.
 func (*StuckGroup) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{19}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StuckGroup) GetPool() uint64 {
@@ -1580,7 +1650,7 @@ type ScrubState struct {
 
 func (x *ScrubState) Reset() {
 	*x = ScrubState{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1662,7 @@ func (x *ScrubState) String() string {
 func (*ScrubState) ProtoMessage() {}
 
 func (x *ScrubState) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1675,7 @@ func (x *ScrubState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubState.ProtoReflect.Descriptor instead.
 func (*ScrubState) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{20}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ScrubState) GetRun() uint64 {
@@ -1656,7 +1726,7 @@ type ScrubResult struct {
 
 func (x *ScrubResult) Reset() {
 	*x = ScrubResult{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1738,7 @@ func (x *ScrubResult) String() string {
 func (*ScrubResult) ProtoMessage() {}
 
 func (x *ScrubResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1751,7 @@ func (x *ScrubResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResult.ProtoReflect.Descriptor instead.
 func (*ScrubResult) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{21}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ScrubResult) GetPool() uint64 {
@@ -1772,7 +1842,7 @@ type SetScrubRequest struct {
 
 func (x *SetScrubRequest) Reset() {
 	*x = SetScrubRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1854,7 @@ func (x *SetScrubRequest) String() string {
 func (*SetScrubRequest) ProtoMessage() {}
 
 func (x *SetScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1867,7 @@ func (x *SetScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetScrubRequest.ProtoReflect.Descriptor instead.
 func (*SetScrubRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{22}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetScrubRequest) GetStart() bool {
@@ -1833,7 +1903,7 @@ type SetScrubResponse struct {
 
 func (x *SetScrubResponse) Reset() {
 	*x = SetScrubResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1915,7 @@ func (x *SetScrubResponse) String() string {
 func (*SetScrubResponse) ProtoMessage() {}
 
 func (x *SetScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1928,7 @@ func (x *SetScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetScrubResponse.ProtoReflect.Descriptor instead.
 func (*SetScrubResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetScrubResponse) GetError() uint32 {
@@ -1900,7 +1970,7 @@ type ReportScrubRequest struct {
 
 func (x *ReportScrubRequest) Reset() {
 	*x = ReportScrubRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1982,7 @@ func (x *ReportScrubRequest) String() string {
 func (*ReportScrubRequest) ProtoMessage() {}
 
 func (x *ReportScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1995,7 @@ func (x *ReportScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportScrubRequest.ProtoReflect.Descriptor instead.
 func (*ReportScrubRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReportScrubRequest) GetEpoch() uint64 {
@@ -1960,7 +2030,7 @@ type ReportScrubResponse struct {
 
 func (x *ReportScrubResponse) Reset() {
 	*x = ReportScrubResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2042,7 @@ func (x *ReportScrubResponse) String() string {
 func (*ReportScrubResponse) ProtoMessage() {}
 
 func (x *ReportScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2055,7 @@ func (x *ReportScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportScrubResponse.ProtoReflect.Descriptor instead.
 func (*ReportScrubResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReportScrubResponse) GetError() uint32 {
@@ -2017,7 +2087,7 @@ type ScrubStatusRequest struct {
 
 func (x *ScrubStatusRequest) Reset() {
 	*x = ScrubStatusRequest{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2099,7 @@ func (x *ScrubStatusRequest) String() string {
 func (*ScrubStatusRequest) ProtoMessage() {}
 
 func (x *ScrubStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2112,7 @@ func (x *ScrubStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubStatusRequest.ProtoReflect.Descriptor instead.
 func (*ScrubStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{27}
 }
 
 type ScrubStatusResponse struct {
@@ -2058,7 +2128,7 @@ type ScrubStatusResponse struct {
 
 func (x *ScrubStatusResponse) Reset() {
 	*x = ScrubStatusResponse{}
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2140,7 @@ func (x *ScrubStatusResponse) String() string {
 func (*ScrubStatusResponse) ProtoMessage() {}
 
 func (x *ScrubStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_layout_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2153,7 @@ func (x *ScrubStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubStatusResponse.ProtoReflect.Descriptor instead.
 func (*ScrubStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ScrubStatusResponse) GetError() uint32 {
@@ -2121,6 +2191,118 @@ func (x *ScrubStatusResponse) GetPgs() uint32 {
 	return 0
 }
 
+type EnsurePoolRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Redundancy    *Redundancy            `protobuf:"bytes,1,opt,name=redundancy,proto3" json:"redundancy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnsurePoolRequest) Reset() {
+	*x = EnsurePoolRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnsurePoolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnsurePoolRequest) ProtoMessage() {}
+
+func (x *EnsurePoolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnsurePoolRequest.ProtoReflect.Descriptor instead.
+func (*EnsurePoolRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *EnsurePoolRequest) GetRedundancy() *Redundancy {
+	if x != nil {
+		return x.Redundancy
+	}
+	return nil
+}
+
+type EnsurePoolResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	Pool          uint64                 `protobuf:"varint,4,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnsurePoolResponse) Reset() {
+	*x = EnsurePoolResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnsurePoolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnsurePoolResponse) ProtoMessage() {}
+
+func (x *EnsurePoolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnsurePoolResponse.ProtoReflect.Descriptor instead.
+func (*EnsurePoolResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *EnsurePoolResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *EnsurePoolResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *EnsurePoolResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *EnsurePoolResponse) GetPool() uint64 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
 var File_api_canopy_v1_layout_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_layout_proto_rawDesc = "" +
@@ -2133,14 +2315,22 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12%\n" +
 	"\x05pools\x18\x03 \x03(\v2\x0f.canopy.v1.PoolR\x05pools\x123\n" +
 	"\aservers\x18\x04 \x03(\v2\x19.canopy.v1.DataServerInfoR\aservers\x12+\n" +
-	"\x05scrub\x18\x05 \x01(\v2\x15.canopy.v1.ScrubStateR\x05scrub\"\xbe\x01\n" +
+	"\x05scrub\x18\x05 \x01(\v2\x15.canopy.v1.ScrubStateR\x05scrub\"P\n" +
+	"\n" +
+	"Redundancy\x12\x16\n" +
+	"\x06copies\x18\x01 \x01(\rR\x06copies\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\rR\x04data\x12\x16\n" +
+	"\x06parity\x18\x03 \x01(\rR\x06parity\"\xf5\x01\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\rR\breplicas\x12+\n" +
 	"\x03pgs\x18\x04 \x03(\v2\x19.canopy.v1.PlacementGroupR\x03pgs\x12)\n" +
 	"\x06layout\x18\x05 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\x12\x1a\n" +
-	"\bscrubbed\x18\x06 \x03(\x04R\bscrubbed\"\xa2\x01\n" +
+	"\bscrubbed\x18\x06 \x03(\x04R\bscrubbed\x125\n" +
+	"\n" +
+	"redundancy\x18< \x01(\v2\x15.canopy.v1.RedundancyR\n" +
+	"redundancy\"\xa2\x01\n" +
 	"\x0ePlacementGroup\x12\x0e\n" +
 	"\x02pg\x18\x01 \x01(\rR\x02pg\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -2306,7 +2496,16 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12+\n" +
 	"\x05state\x18\x03 \x01(\v2\x15.canopy.v1.ScrubStateR\x05state\x120\n" +
 	"\aresults\x18\x04 \x03(\v2\x16.canopy.v1.ScrubResultR\aresults\x12\x10\n" +
-	"\x03pgs\x18\x05 \x01(\rR\x03pgs2\x89\x06\n" +
+	"\x03pgs\x18\x05 \x01(\rR\x03pgs\"J\n" +
+	"\x11EnsurePoolRequest\x125\n" +
+	"\n" +
+	"redundancy\x18\x01 \x01(\v2\x15.canopy.v1.RedundancyR\n" +
+	"redundancy\"}\n" +
+	"\x12EnsurePoolResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12\x12\n" +
+	"\x04pool\x18\x04 \x01(\x04R\x04pool2\xd4\x06\n" +
 	"\rLayoutService\x12@\n" +
 	"\n" +
 	"WatchPools\x12\x1c.canopy.v1.WatchPoolsRequest\x1a\x12.canopy.v1.PoolMap0\x01\x12F\n" +
@@ -2318,7 +2517,9 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\aRepairs\x12\x19.canopy.v1.RepairsRequest\x1a\x1a.canopy.v1.RepairsResponse\x12C\n" +
 	"\bSetScrub\x12\x1a.canopy.v1.SetScrubRequest\x1a\x1b.canopy.v1.SetScrubResponse\x12L\n" +
 	"\vReportScrub\x12\x1d.canopy.v1.ReportScrubRequest\x1a\x1e.canopy.v1.ReportScrubResponse\x12L\n" +
-	"\vScrubStatus\x12\x1d.canopy.v1.ScrubStatusRequest\x1a\x1e.canopy.v1.ScrubStatusResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\vScrubStatus\x12\x1d.canopy.v1.ScrubStatusRequest\x1a\x1e.canopy.v1.ScrubStatusResponse\x12I\n" +
+	"\n" +
+	"EnsurePool\x12\x1c.canopy.v1.EnsurePoolRequest\x1a\x1d.canopy.v1.EnsurePoolResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_layout_proto_rawDescOnce sync.Once
@@ -2332,80 +2533,87 @@ func file_api_canopy_v1_layout_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_layout_proto_rawDescData
 }
 
-var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_api_canopy_v1_layout_proto_goTypes = []any{
 	(*WatchPoolsRequest)(nil),       // 0: canopy.v1.WatchPoolsRequest
 	(*PoolMap)(nil),                 // 1: canopy.v1.PoolMap
-	(*Pool)(nil),                    // 2: canopy.v1.Pool
-	(*PlacementGroup)(nil),          // 3: canopy.v1.PlacementGroup
-	(*DataServerInfo)(nil),          // 4: canopy.v1.DataServerInfo
-	(*StripeMapRequest)(nil),        // 5: canopy.v1.StripeMapRequest
-	(*StripeMapResponse)(nil),       // 6: canopy.v1.StripeMapResponse
-	(*StripeRange)(nil),             // 7: canopy.v1.StripeRange
-	(*RegisterServerRequest)(nil),   // 8: canopy.v1.RegisterServerRequest
-	(*RegisterServerResponse)(nil),  // 9: canopy.v1.RegisterServerResponse
-	(*HeartbeatServerRequest)(nil),  // 10: canopy.v1.HeartbeatServerRequest
-	(*HeartbeatServerResponse)(nil), // 11: canopy.v1.HeartbeatServerResponse
-	(*ReportReplicaRequest)(nil),    // 12: canopy.v1.ReportReplicaRequest
-	(*ReportReplicaResponse)(nil),   // 13: canopy.v1.ReportReplicaResponse
-	(*SetServerRequest)(nil),        // 14: canopy.v1.SetServerRequest
-	(*SetServerResponse)(nil),       // 15: canopy.v1.SetServerResponse
-	(*RepairsRequest)(nil),          // 16: canopy.v1.RepairsRequest
-	(*RepairsResponse)(nil),         // 17: canopy.v1.RepairsResponse
-	(*GoneServer)(nil),              // 18: canopy.v1.GoneServer
-	(*StuckGroup)(nil),              // 19: canopy.v1.StuckGroup
-	(*ScrubState)(nil),              // 20: canopy.v1.ScrubState
-	(*ScrubResult)(nil),             // 21: canopy.v1.ScrubResult
-	(*SetScrubRequest)(nil),         // 22: canopy.v1.SetScrubRequest
-	(*SetScrubResponse)(nil),        // 23: canopy.v1.SetScrubResponse
-	(*ReportScrubRequest)(nil),      // 24: canopy.v1.ReportScrubRequest
-	(*ReportScrubResponse)(nil),     // 25: canopy.v1.ReportScrubResponse
-	(*ScrubStatusRequest)(nil),      // 26: canopy.v1.ScrubStatusRequest
-	(*ScrubStatusResponse)(nil),     // 27: canopy.v1.ScrubStatusResponse
-	(*Layout)(nil),                  // 28: canopy.v1.Layout
+	(*Redundancy)(nil),              // 2: canopy.v1.Redundancy
+	(*Pool)(nil),                    // 3: canopy.v1.Pool
+	(*PlacementGroup)(nil),          // 4: canopy.v1.PlacementGroup
+	(*DataServerInfo)(nil),          // 5: canopy.v1.DataServerInfo
+	(*StripeMapRequest)(nil),        // 6: canopy.v1.StripeMapRequest
+	(*StripeMapResponse)(nil),       // 7: canopy.v1.StripeMapResponse
+	(*StripeRange)(nil),             // 8: canopy.v1.StripeRange
+	(*RegisterServerRequest)(nil),   // 9: canopy.v1.RegisterServerRequest
+	(*RegisterServerResponse)(nil),  // 10: canopy.v1.RegisterServerResponse
+	(*HeartbeatServerRequest)(nil),  // 11: canopy.v1.HeartbeatServerRequest
+	(*HeartbeatServerResponse)(nil), // 12: canopy.v1.HeartbeatServerResponse
+	(*ReportReplicaRequest)(nil),    // 13: canopy.v1.ReportReplicaRequest
+	(*ReportReplicaResponse)(nil),   // 14: canopy.v1.ReportReplicaResponse
+	(*SetServerRequest)(nil),        // 15: canopy.v1.SetServerRequest
+	(*SetServerResponse)(nil),       // 16: canopy.v1.SetServerResponse
+	(*RepairsRequest)(nil),          // 17: canopy.v1.RepairsRequest
+	(*RepairsResponse)(nil),         // 18: canopy.v1.RepairsResponse
+	(*GoneServer)(nil),              // 19: canopy.v1.GoneServer
+	(*StuckGroup)(nil),              // 20: canopy.v1.StuckGroup
+	(*ScrubState)(nil),              // 21: canopy.v1.ScrubState
+	(*ScrubResult)(nil),             // 22: canopy.v1.ScrubResult
+	(*SetScrubRequest)(nil),         // 23: canopy.v1.SetScrubRequest
+	(*SetScrubResponse)(nil),        // 24: canopy.v1.SetScrubResponse
+	(*ReportScrubRequest)(nil),      // 25: canopy.v1.ReportScrubRequest
+	(*ReportScrubResponse)(nil),     // 26: canopy.v1.ReportScrubResponse
+	(*ScrubStatusRequest)(nil),      // 27: canopy.v1.ScrubStatusRequest
+	(*ScrubStatusResponse)(nil),     // 28: canopy.v1.ScrubStatusResponse
+	(*EnsurePoolRequest)(nil),       // 29: canopy.v1.EnsurePoolRequest
+	(*EnsurePoolResponse)(nil),      // 30: canopy.v1.EnsurePoolResponse
+	(*Layout)(nil),                  // 31: canopy.v1.Layout
 }
 var file_api_canopy_v1_layout_proto_depIdxs = []int32{
-	2,  // 0: canopy.v1.PoolMap.pools:type_name -> canopy.v1.Pool
-	4,  // 1: canopy.v1.PoolMap.servers:type_name -> canopy.v1.DataServerInfo
-	20, // 2: canopy.v1.PoolMap.scrub:type_name -> canopy.v1.ScrubState
-	3,  // 3: canopy.v1.Pool.pgs:type_name -> canopy.v1.PlacementGroup
-	28, // 4: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
-	28, // 5: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
-	7,  // 6: canopy.v1.StripeMapResponse.ranges:type_name -> canopy.v1.StripeRange
-	1,  // 7: canopy.v1.RegisterServerResponse.map:type_name -> canopy.v1.PoolMap
-	1,  // 8: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
-	3,  // 9: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
-	18, // 10: canopy.v1.RepairsResponse.gone:type_name -> canopy.v1.GoneServer
-	19, // 11: canopy.v1.RepairsResponse.stuck:type_name -> canopy.v1.StuckGroup
-	20, // 12: canopy.v1.SetScrubResponse.state:type_name -> canopy.v1.ScrubState
-	21, // 13: canopy.v1.ReportScrubRequest.result:type_name -> canopy.v1.ScrubResult
-	20, // 14: canopy.v1.ScrubStatusResponse.state:type_name -> canopy.v1.ScrubState
-	21, // 15: canopy.v1.ScrubStatusResponse.results:type_name -> canopy.v1.ScrubResult
-	0,  // 16: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
-	5,  // 17: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
-	8,  // 18: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
-	10, // 19: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
-	12, // 20: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
-	14, // 21: canopy.v1.LayoutService.SetServer:input_type -> canopy.v1.SetServerRequest
-	16, // 22: canopy.v1.LayoutService.Repairs:input_type -> canopy.v1.RepairsRequest
-	22, // 23: canopy.v1.LayoutService.SetScrub:input_type -> canopy.v1.SetScrubRequest
-	24, // 24: canopy.v1.LayoutService.ReportScrub:input_type -> canopy.v1.ReportScrubRequest
-	26, // 25: canopy.v1.LayoutService.ScrubStatus:input_type -> canopy.v1.ScrubStatusRequest
-	1,  // 26: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
-	6,  // 27: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
-	9,  // 28: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
-	11, // 29: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
-	13, // 30: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
-	15, // 31: canopy.v1.LayoutService.SetServer:output_type -> canopy.v1.SetServerResponse
-	17, // 32: canopy.v1.LayoutService.Repairs:output_type -> canopy.v1.RepairsResponse
-	23, // 33: canopy.v1.LayoutService.SetScrub:output_type -> canopy.v1.SetScrubResponse
-	25, // 34: canopy.v1.LayoutService.ReportScrub:output_type -> canopy.v1.ReportScrubResponse
-	27, // 35: canopy.v1.LayoutService.ScrubStatus:output_type -> canopy.v1.ScrubStatusResponse
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	3,  // 0: canopy.v1.PoolMap.pools:type_name -> canopy.v1.Pool
+	5,  // 1: canopy.v1.PoolMap.servers:type_name -> canopy.v1.DataServerInfo
+	21, // 2: canopy.v1.PoolMap.scrub:type_name -> canopy.v1.ScrubState
+	4,  // 3: canopy.v1.Pool.pgs:type_name -> canopy.v1.PlacementGroup
+	31, // 4: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
+	2,  // 5: canopy.v1.Pool.redundancy:type_name -> canopy.v1.Redundancy
+	31, // 6: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
+	8,  // 7: canopy.v1.StripeMapResponse.ranges:type_name -> canopy.v1.StripeRange
+	1,  // 8: canopy.v1.RegisterServerResponse.map:type_name -> canopy.v1.PoolMap
+	1,  // 9: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
+	4,  // 10: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
+	19, // 11: canopy.v1.RepairsResponse.gone:type_name -> canopy.v1.GoneServer
+	20, // 12: canopy.v1.RepairsResponse.stuck:type_name -> canopy.v1.StuckGroup
+	21, // 13: canopy.v1.SetScrubResponse.state:type_name -> canopy.v1.ScrubState
+	22, // 14: canopy.v1.ReportScrubRequest.result:type_name -> canopy.v1.ScrubResult
+	21, // 15: canopy.v1.ScrubStatusResponse.state:type_name -> canopy.v1.ScrubState
+	22, // 16: canopy.v1.ScrubStatusResponse.results:type_name -> canopy.v1.ScrubResult
+	2,  // 17: canopy.v1.EnsurePoolRequest.redundancy:type_name -> canopy.v1.Redundancy
+	0,  // 18: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
+	6,  // 19: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
+	9,  // 20: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
+	11, // 21: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
+	13, // 22: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
+	15, // 23: canopy.v1.LayoutService.SetServer:input_type -> canopy.v1.SetServerRequest
+	17, // 24: canopy.v1.LayoutService.Repairs:input_type -> canopy.v1.RepairsRequest
+	23, // 25: canopy.v1.LayoutService.SetScrub:input_type -> canopy.v1.SetScrubRequest
+	25, // 26: canopy.v1.LayoutService.ReportScrub:input_type -> canopy.v1.ReportScrubRequest
+	27, // 27: canopy.v1.LayoutService.ScrubStatus:input_type -> canopy.v1.ScrubStatusRequest
+	29, // 28: canopy.v1.LayoutService.EnsurePool:input_type -> canopy.v1.EnsurePoolRequest
+	1,  // 29: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
+	7,  // 30: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
+	10, // 31: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
+	12, // 32: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
+	14, // 33: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
+	16, // 34: canopy.v1.LayoutService.SetServer:output_type -> canopy.v1.SetServerResponse
+	18, // 35: canopy.v1.LayoutService.Repairs:output_type -> canopy.v1.RepairsResponse
+	24, // 36: canopy.v1.LayoutService.SetScrub:output_type -> canopy.v1.SetScrubResponse
+	26, // 37: canopy.v1.LayoutService.ReportScrub:output_type -> canopy.v1.ReportScrubResponse
+	28, // 38: canopy.v1.LayoutService.ScrubStatus:output_type -> canopy.v1.ScrubStatusResponse
+	30, // 39: canopy.v1.LayoutService.EnsurePool:output_type -> canopy.v1.EnsurePoolResponse
+	29, // [29:40] is the sub-list for method output_type
+	18, // [18:29] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_layout_proto_init() }
@@ -2414,14 +2622,14 @@ func file_api_canopy_v1_layout_proto_init() {
 		return
 	}
 	file_api_canopy_v1_common_proto_init()
-	file_api_canopy_v1_layout_proto_msgTypes[22].OneofWrappers = []any{}
+	file_api_canopy_v1_layout_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_layout_proto_rawDesc), len(file_api_canopy_v1_layout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

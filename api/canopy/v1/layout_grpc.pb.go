@@ -29,6 +29,7 @@ const (
 	LayoutService_SetScrub_FullMethodName        = "/canopy.v1.LayoutService/SetScrub"
 	LayoutService_ReportScrub_FullMethodName     = "/canopy.v1.LayoutService/ReportScrub"
 	LayoutService_ScrubStatus_FullMethodName     = "/canopy.v1.LayoutService/ScrubStatus"
+	LayoutService_EnsurePool_FullMethodName      = "/canopy.v1.LayoutService/EnsurePool"
 )
 
 // LayoutServiceClient is the client API for LayoutService service.
@@ -63,6 +64,9 @@ type LayoutServiceClient interface {
 	ReportScrub(ctx context.Context, in *ReportScrubRequest, opts ...grpc.CallOption) (*ReportScrubResponse, error)
 	// ScrubStatus tells what scrubs found.
 	ScrubStatus(ctx context.Context, in *ScrubStatusRequest, opts ...grpc.CallOption) (*ScrubStatusResponse, error)
+	// EnsurePool answers the pool of a redundancy class, and makes it with its
+	// placement groups if there is none yet. For the leader.
+	EnsurePool(ctx context.Context, in *EnsurePoolRequest, opts ...grpc.CallOption) (*EnsurePoolResponse, error)
 }
 
 type layoutServiceClient struct {
@@ -182,6 +186,16 @@ func (c *layoutServiceClient) ScrubStatus(ctx context.Context, in *ScrubStatusRe
 	return out, nil
 }
 
+func (c *layoutServiceClient) EnsurePool(ctx context.Context, in *EnsurePoolRequest, opts ...grpc.CallOption) (*EnsurePoolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnsurePoolResponse)
+	err := c.cc.Invoke(ctx, LayoutService_EnsurePool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LayoutServiceServer is the server API for LayoutService service.
 // All implementations must embed UnimplementedLayoutServiceServer
 // for forward compatibility.
@@ -214,6 +228,9 @@ type LayoutServiceServer interface {
 	ReportScrub(context.Context, *ReportScrubRequest) (*ReportScrubResponse, error)
 	// ScrubStatus tells what scrubs found.
 	ScrubStatus(context.Context, *ScrubStatusRequest) (*ScrubStatusResponse, error)
+	// EnsurePool answers the pool of a redundancy class, and makes it with its
+	// placement groups if there is none yet. For the leader.
+	EnsurePool(context.Context, *EnsurePoolRequest) (*EnsurePoolResponse, error)
 	mustEmbedUnimplementedLayoutServiceServer()
 }
 
@@ -253,6 +270,9 @@ func (UnimplementedLayoutServiceServer) ReportScrub(context.Context, *ReportScru
 }
 func (UnimplementedLayoutServiceServer) ScrubStatus(context.Context, *ScrubStatusRequest) (*ScrubStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ScrubStatus not implemented")
+}
+func (UnimplementedLayoutServiceServer) EnsurePool(context.Context, *EnsurePoolRequest) (*EnsurePoolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EnsurePool not implemented")
 }
 func (UnimplementedLayoutServiceServer) mustEmbedUnimplementedLayoutServiceServer() {}
 func (UnimplementedLayoutServiceServer) testEmbeddedByValue()                       {}
@@ -448,6 +468,24 @@ func _LayoutService_ScrubStatus_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LayoutService_EnsurePool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnsurePoolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).EnsurePool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_EnsurePool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).EnsurePool(ctx, req.(*EnsurePoolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LayoutService_ServiceDesc is the grpc.ServiceDesc for LayoutService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -490,6 +528,10 @@ var LayoutService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ScrubStatus",
 			Handler:    _LayoutService_ScrubStatus_Handler,
+		},
+		{
+			MethodName: "EnsurePool",
+			Handler:    _LayoutService_EnsurePool_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
