@@ -86,6 +86,8 @@ func command(line string, fs *memFS, registries []*prometheus.Registry) {
 		}
 		answer, _ := json.Marshal(all)
 		fmt.Println(string(answer))
+	case "inodes":
+		fmt.Println(inodes(registries[0]))
 	case "unblock":
 		close(fs.block)
 		fmt.Println("unblocked")
@@ -104,6 +106,17 @@ func counts(reg *prometheus.Registry) map[string]uint64 {
 		}
 	}
 	return found
+}
+
+// inodes returns how many inodes the kernel knows of a mount.
+func inodes(reg *prometheus.Registry) int {
+	families, _ := reg.Gather()
+	for _, f := range families {
+		if f.GetName() == "canopy_fuse_inodes" {
+			return int(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	return -1
 }
 
 func needFuse(t *testing.T) {

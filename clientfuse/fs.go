@@ -34,6 +34,7 @@ type fileSystem struct {
 	listings *listingTable
 	groups   *groupCache
 	watch    *watch
+	pruner   *pruner
 	metrics  *metrics
 	sameCall sameCall
 	mount    atomic.Pointer[mountopt.Mount]
@@ -45,7 +46,7 @@ func newFileSystem(b backend, root inode, cfg Config) (*fileSystem, error) {
 		backend:       b,
 		options:       cfg.Options,
 		logger:        cfg.Logger,
-		nodes:         newNodeTable(root),
+		nodes:         newNodeTable(root, cfg.Options.InodeLimit()),
 		listings:      newListingTable(),
 		groups:        newGroupCache("/proc", time.Now),
 		watch:         newWatch(),
@@ -54,13 +55,26 @@ func newFileSystem(b backend, root inode, cfg Config) (*fileSystem, error) {
 		m := f.mount.Load()
 		return m != nil && m.Dead()
 	}
+	f.pruner = newPruner(f.nodes, cfg.Options.InodeLimit(), cfg.Logger, func(ids []uint64) error {
+		if m := f.mount.Load(); m != nil {
+			return m.Prune(ids)
+		}
+		return nil // not mounted yet
+	})
 	var err error
 	f.metrics, err = newMetrics(cfg.Registerer, f.nodes.len, f.handles.len)
 	if err != nil {
 		return nil, err
 	}
-	go f.watch.run() // until OnUnmount, or close
+	go f.watch.run() // until close
+	go f.pruner.run()
 	return f, nil
+}
+
+// close ends the goroutines: nothing is mounted.
+func (f *fileSystem) close() {
+	f.watch.close()
+	f.pruner.close()
 }
 
 // String names the file system to go-fuse.
@@ -318,7 +332,7 @@ func (f *fileSystem) Ioctl(<-chan struct{}, *fuse.IoctlIn, []byte, *fuse.IoctlOu
 
 // OnUnmount implements fuse.RawFileSystem: the last request has been answered.
 func (f *fileSystem) OnUnmount() {
-	f.watch.close()
+	f.close()
 	// The kernel sends no RELEASE after an abort. The bytes are the client's to
 	// write; its Close reports what it cannot.
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -65,7 +65,7 @@ func mountBackend(ctx context.Context, b backend, source string, cfg Config) (*S
 	}
 	m, err := mountopt.Serve(f, mountopt.Config{Dir: cfg.Dir, Source: source, Options: cfg.Options, Logger: cfg.Logger, Locks: true})
 	if err != nil {
-		f.watch.close()
+		f.close()
 		return nil, err
 	}
 	f.mount.Store(m)

@@ -1,6 +1,8 @@
 package clientfuse
 
 import (
+	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +25,7 @@ type node struct {
 	parent  atomic.Uint64 // node id of the directory where it was last seen
 	cached  atomic.Uint64 // data version of what the kernel's pages hold, plus 1; 0: unknown
 	writers atomic.Int32  // handles open for writing
+	used    atomic.Bool   // since the pruner last came by
 
 	inodeChanges changes // of size or mode, through this mount
 	nameChanges  changes // of names in the directory, through this mount
@@ -35,6 +38,10 @@ const nodeShards = 64
 type nodeTable struct {
 	root   *node
 	shards [nodeShards]nodeShard
+	total  atomic.Int64 // nodes in all shards
+	limit  int64        // above it, each new node is told to over
+	over   chan struct{}
+	hand   int // the shard where the pruner goes on; its own
 }
 
 type nodeShard struct {
@@ -42,8 +49,8 @@ type nodeShard struct {
 	nodes map[uint64]*node
 }
 
-func newNodeTable(root inode) *nodeTable {
-	t := &nodeTable{root: &node{id: fuse.FUSE_ROOT_ID, inode: root}}
+func newNodeTable(root inode, limit int) *nodeTable {
+	t := &nodeTable{root: &node{id: fuse.FUSE_ROOT_ID, inode: root}, limit: int64(limit), over: make(chan struct{}, 1)}
 	t.root.mode.Store(fuse.S_IFDIR)
 	t.root.parent.Store(fuse.FUSE_ROOT_ID)
 	for i := range t.shards {
@@ -65,8 +72,12 @@ func (t *nodeTable) get(id uint64) *node {
 	}
 	s := t.shard(id)
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.nodes[id]
+	n := s.nodes[id]
+	s.mu.RUnlock()
+	if n != nil && !n.used.Load() {
+		n.used.Store(true)
+	}
+	return n
 }
 
 // add counts a lookup of n, whose reference it takes over.
@@ -88,6 +99,11 @@ func (t *nodeTable) add(n inode) *node {
 	s.mu.Unlock()
 	if n != nil {
 		n.Release()
+	} else if t.total.Add(1) > t.limit {
+		select {
+		case t.over <- struct{}{}:
+		default:
+		}
 	}
 	return known
 }
@@ -122,21 +138,44 @@ func (t *nodeTable) forget(id, count uint64) bool {
 	}
 	s.mu.Unlock()
 	if gone {
+		t.total.Add(-1)
 		n.inode.Release()
 	}
 	return gone
 }
 
 // len returns how many nodes the kernel knows besides the root.
-func (t *nodeTable) len() int {
-	var total int
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.RLock()
-		total += len(s.nodes)
-		s.mu.RUnlock()
+func (t *nodeTable) len() int { return int(t.total.Load()) }
+
+// idle yields the ids of about n nodes that were not used since it last came by, in
+// batches; it passes each node twice at most, by the clock algorithm (Corbató). One
+// goroutine may call it at a time; a batch is the caller's until the next.
+func (t *nodeTable) idle(n, batch int) iter.Seq[[]uint64] {
+	return func(yield func([]uint64) bool) {
+		var ids []uint64
+		for range 2 * nodeShards {
+			s := &t.shards[t.hand]
+			t.hand = (t.hand + 1) % nodeShards
+			s.mu.RLock()
+			for id, known := range s.nodes {
+				if known.used.Load() {
+					known.used.Store(false)
+				} else if len(ids) < n {
+					ids = append(ids, id)
+				}
+			}
+			s.mu.RUnlock()
+			n -= len(ids)
+			for part := range slices.Chunk(ids, batch) {
+				if !yield(part) {
+					return
+				}
+			}
+			if ids = ids[:0]; n <= 0 {
+				return
+			}
+		}
 	}
-	return total
 }
 
 // clear releases all nodes when the mount is gone: the kernel sends no forgets then.
@@ -147,6 +186,7 @@ func (t *nodeTable) clear() {
 		nodes := s.nodes
 		s.nodes = make(map[uint64]*node)
 		s.mu.Unlock()
+		t.total.Add(-int64(len(nodes)))
 		for _, n := range nodes {
 			n.inode.Release()
 		}

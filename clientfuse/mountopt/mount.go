@@ -190,6 +190,16 @@ func (m *Mount) Done() <-chan struct{} { return m.done }
 // Wait returns when the file system is unmounted and the last request answered.
 func (m *Mount) Wait() { <-m.done }
 
+// Prune asks the kernel to let go of inodes that nothing uses; it answers with a
+// FORGET for each that it does. The error is syscall.ENOSYS if it cannot be asked
+// (before Linux 6.18). Not for the goroutine of a request (FUSE K4).
+func (m *Mount) Prune(ids []uint64) error {
+	if s := m.server.PruneNotify(ids); !s.Ok() {
+		return fmt.Errorf("prune %d inodes: %w", len(ids), syscall.Errno(s))
+	}
+	return nil
+}
+
 // Dead reports whether the kernel has ended the connection (unmounted or
 // aborted), so that nobody waits for an answer any more.
 func (m *Mount) Dead() bool {

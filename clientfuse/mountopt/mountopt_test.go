@@ -15,18 +15,18 @@ import (
 
 func TestSet(t *testing.T) {
 	var o Options
-	err := o.Set("ro,noatime,nodev,,defaults,_netdev,x-systemd.automount,consistency=relaxed=1500ms,subdir=/a b")
+	err := o.Set("ro,noatime,nodev,,defaults,_netdev,x-systemd.automount,consistency=relaxed=1500ms,cache_inodes=1000,subdir=/a b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Options{ReadOnly: true, NoAtime: true, NoDev: true, Relaxed: 1500 * time.Millisecond, Subdir: "/a b"}
+	want := Options{ReadOnly: true, NoAtime: true, NoDev: true, Relaxed: 1500 * time.Millisecond, CacheInodes: 1000, Subdir: "/a b"}
 	if o != want {
 		t.Errorf("%+v, want %+v", o, want)
 	}
 	if err := o.Set("rw,atime,dev,consistency=strict,allow_other"); err != nil {
 		t.Fatal(err)
 	}
-	if want := (Options{AllowOther: true, Subdir: "/a b"}); o != want {
+	if want := (Options{AllowOther: true, CacheInodes: 1000, Subdir: "/a b"}); o != want {
 		t.Errorf("%+v, want %+v", o, want)
 	}
 	if flags := (Options{ReadOnly: true, NoSuid: true, NoExec: true}).mountFlags(); flags != unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NOEXEC {
@@ -36,7 +36,7 @@ func TestSet(t *testing.T) {
 
 func TestSetRefusesAndChangesNothing(t *testing.T) {
 	for _, list := range []string{"ro,what", "consistency=", "consistency=relaxed=0s", "consistency=relaxed=-1s",
-		"consistency=lax", "subdir=x", "acl=1", "ro=1x,foo=bar", "max_read=1"} {
+		"consistency=lax", "cache_inodes=99", "cache_inodes=x", "subdir=x", "acl=1", "ro=1x,foo=bar", "max_read=1"} {
 		var o Options
 		if err := o.Set("noexec," + list); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", list, err)
@@ -51,7 +51,7 @@ func TestSetRefusesAndChangesNothing(t *testing.T) {
 func TestStringIsTakenBySet(t *testing.T) {
 	for _, o := range []Options{
 		{}, {ReadOnly: true, AllowOther: true}, {NoDev: true, NoSuid: true, Relaxed: time.Minute, Subdir: "/x/y"},
-		{ACL: true}, {Synchronous: true, SynchronousDirectory: true, RelativeAtime: true, StrictAtime: true, NoDirAtime: true},
+		{ACL: true}, {CacheInodes: 5000}, {Synchronous: true, SynchronousDirectory: true, RelativeAtime: true, StrictAtime: true, NoDirAtime: true},
 	} {
 		var back Options
 		if err := back.Set(o.String()); err != nil || back != o {

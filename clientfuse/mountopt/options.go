@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,8 +33,22 @@ type Options struct {
 	ACL bool
 	// Relaxed is how long names and attributes may be kept; 0 is strict.
 	Relaxed time.Duration
+	// CacheInodes is about how many inodes the kernel, and this process for it, keep
+	// of those that nobody uses; 0 is DefaultCacheInodes. One takes about 1 KiB here.
+	CacheInodes int
 	// Subdir is the directory of the namespace that is mounted, "/" or "" for all.
 	Subdir string
+}
+
+// DefaultCacheInodes is what a mount keeps without the option cache_inodes.
+const DefaultCacheInodes = 65536
+
+// InodeLimit is CacheInodes with its default.
+func (o Options) InodeLimit() int {
+	if o.CacheInodes == 0 {
+		return DefaultCacheInodes
+	}
+	return o.CacheInodes
 }
 
 // Default returns the options of a mount with none given: root's mounts are for
@@ -88,6 +103,8 @@ func (o *Options) Set(list string) error {
 	return nil
 }
 
+const minCacheInodes = 100
+
 func (o *Options) set(option string) error {
 	for _, b := range bits() {
 		switch option {
@@ -107,6 +124,13 @@ func (o *Options) set(option string) error {
 		return nil
 	case name == "consistency":
 		return o.setConsistency(value)
+	case name == "cache_inodes":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < minCacheInodes {
+			return fmt.Errorf("option cache_inodes=%s: want a number, at least %d", value, minCacheInodes)
+		}
+		o.CacheInodes = n
+		return nil
 	case name == "subdir":
 		if !strings.HasPrefix(value, "/") {
 			return fmt.Errorf("option subdir=%s: want an absolute path of the namespace", value)
@@ -148,6 +172,9 @@ func (o Options) String() string {
 		list = append(list, "consistency=relaxed="+o.Relaxed.String())
 	} else {
 		list = append(list, "consistency=strict")
+	}
+	if o.CacheInodes != 0 {
+		list = append(list, "cache_inodes="+strconv.Itoa(o.CacheInodes))
 	}
 	if o.Subdir != "" && o.Subdir != "/" {
 		list = append(list, "subdir="+o.Subdir)

@@ -12,9 +12,11 @@
 //	allow_other         let other users in (always so when root mounts, unless allow_root_only)
 //	consistency=strict  every question goes to the cluster (the default)
 //	consistency=relaxed=1s  names and attributes may be that old
+//	acl                 show POSIX ACLs; the server enforces them in any case
+//	cache_inodes=65536  about how many unused inodes are kept, 1 KiB of memory each
 //	subdir=/path        mount a directory of the namespace
 //
-// POSIX ACLs are not supported; open_by_handle_at(2) and NFS export neither.
+// open_by_handle_at(2) and NFS export are not supported.
 //
 // # mount(8)
 //

@@ -30,7 +30,7 @@ umount(8) ends it.
 
 Options behind -o: ro, noatime, nodiratime, relatime, strictatime, sync, dirsync,
 nodev, nosuid, noexec, allow_other, acl, consistency=strict or
-consistency=relaxed=DURATION, subdir=/path.`,
+consistency=relaxed=DURATION, cache_inodes=N, subdir=/path.`,
 		Example: `  clientfuse ./mnt
   clientfuse --cluster 10.0.0.1:7100,10.0.0.2:7100 -o ro,consistency=relaxed=1s /mnt/canopy`,
 		Args: func(cmd *cobra.Command, args []string) error {
