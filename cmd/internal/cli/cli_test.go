@@ -101,7 +101,9 @@ func TestLoggerRefusesUnknownLevelAndFormat(t *testing.T) {
 // stacked is an error that prints a stack for %+v.
 type stacked struct{ error }
 
-func (s stacked) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.Error(), "\nruntime.main\n\tproc.go:283") }
+func (s stacked) Format(f fmt.State, _ rune) {
+	fmt.Fprint(f, s.Error(), "\nruntime.main\n\tproc.go:283")
+}
 
 func TestErrorsAreLoggedInOneLine(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
