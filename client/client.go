@@ -28,8 +28,8 @@ const (
 
 // Client is a connection to one cluster. Make it with Connect.
 //
-// Lock order: fileState.mu before flusher.mu, opens.mu before Inode.mu,
-// fileLocks.mu before link.mu; all
+// Lock order: fileState.mu before flusher.mu, opens.mu before Inode.mu before
+// Client.mu, fileLocks.mu before link.mu; all
 // others are leaves. None is held over I/O.
 type Client struct {
 	id     base.ClientID
@@ -56,6 +56,7 @@ type Client struct {
 	lastToken  atomic.Uint64 // of waits for locks
 	lastHandle atomic.Uint64 // number of the newest File
 
+	started time.Time
 	links   sync.Map    // base.ShardID -> *link
 	closed  atomic.Bool // Close was called
 	mu      sync.Mutex
@@ -131,6 +132,7 @@ func newClient(cfg Config) (*Client, error) {
 	if c.logger == nil {
 		c.logger = slog.New(slog.DiscardHandler)
 	}
+	c.inodes.client, c.started = c, time.Now()
 	c.caller = identity(c.id, cfg.Mount)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	limit := cfg.WriteBufferBytes

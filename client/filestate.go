@@ -132,7 +132,7 @@ func (st *fileState) adoptLocked(attr *Attr) {
 	}
 	newer := st.known
 	st.known = true
-	st.file = fileOf(attr)
+	st.file = fileOf(st.n, attr)
 	st.size = int64(attr.Size)
 	if !newer {
 		return
@@ -144,12 +144,12 @@ func (st *fileState) adoptLocked(attr *Attr) {
 }
 
 // fileOf returns what the data servers need to know of a file.
-func fileOf(attr *Attr) data.File {
+func fileOf(n *Inode, attr *Attr) data.File {
 	id := base.DataID(attr.DataId)
 	if id == 0 {
 		id = base.DataID(attr.Ino)
 	}
-	return data.File{ID: id, Layout: attr.Layout, SizeEpoch: attr.SizeEpoch, Cuts: attr.Cuts}
+	return data.File{ID: id, Layout: attr.Layout, SizeEpoch: attr.SizeEpoch, Cuts: attr.Cuts, Access: n}
 }
 
 // againLocked makes a layer that was sent dirty again, but for what the newer

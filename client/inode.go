@@ -19,12 +19,15 @@ type Inode struct {
 	refs  atomic.Int64
 	file  atomic.Pointer[fileState] // regular files, from the first Open
 
+	granted atomic.Pointer[granted] // regular files: the last capability; nil: none
+
 	mu      sync.Mutex
 	dir     base.Ino       // of what is no directory: where it was last seen
 	name    string         // and under which name
 	subtree base.SubtreeID // of a directory: its own; else: of dir
 	attr    *Attr          // newest seen, nil if none
 	handles int            // open Files
+	asking  *asking        // for a capability; nil: none is under way
 }
 
 // Ino returns the inode number.
@@ -125,6 +128,7 @@ const inodeShards = 32
 
 // inodes is the table of known inodes.
 type inodes struct {
+	client *Client // asks for capabilities
 	root   *Inode
 	shards [inodeShards]struct {
 		mu sync.Mutex

@@ -28,12 +28,14 @@ func (n *Inode) op(cred Cred) *canopyv1.Op {
 
 // entered returns the inode that an answer about name in dir describes, with a
 // reference, and its attributes as they are to be shown.
-func (c *Client) entered(dir *Inode, name string, attr *Attr, asked time.Time) (*Inode, *Attr, error) {
+func (c *Client) entered(dir *Inode, name string, res *canopyv1.Result, asked time.Time) (*Inode, *Attr, error) {
+	attr := res.Attr
 	if attr == nil {
 		return nil, nil, fserr.New(fserr.Malformed, "lookup", nil)
 	}
 	n := c.inodes.enter(base.Ino(attr.Ino), attr.Mode, dir.subtreeID())
 	n.at(dir, name)
+	n.grant(c, res)
 	c.cache.putName(dir.ino, name, attr, asked)
 	return n, n.show(attr), nil
 }
@@ -78,7 +80,7 @@ func (c *Client) lookedUp(dir *Inode, name string, res *canopyv1.Result, asked t
 		c.cache.dropName(dir.ino, name)
 		return nil, nil, dirAttr, &fserr.Error{Kind: fserr.Kind(res.Error), Op: opLookup.String(), Err: detail(res)}
 	}
-	n, attr, err = c.entered(dir, name, res.Attr, asked)
+	n, attr, err = c.entered(dir, name, res, asked)
 	return n, attr, dirAttr, err
 }
 
@@ -117,9 +119,18 @@ func (c *Client) GetAttr(ctx context.Context, cred Cred, n *Inode) (*Attr, error
 
 // fetchAttr asks the server for n's attributes.
 func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
+	res, err := c.fetchResult(ctx, n, 0)
+	if err != nil {
+		return nil, err
+	}
+	return res.Attr, nil
+}
+
+// fetchResult is fetchAttr, and brings a capability with the rights, if any.
+func (c *Client) fetchResult(ctx context.Context, n *Inode, rights uint32) (*canopyv1.Result, error) {
 	asked := time.Now()
 	op := &canopyv1.Op{Subtree: uint64(n.subtreeID()), Cred: superuser,
-		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: n.place()}}}
+		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: n.place(), DataRights: rights}}}
 	res, err := c.do(ctx, opGetAttr, op)
 	if err != nil {
 		c.cache.dropAttr(n.ino)
@@ -130,8 +141,9 @@ func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
 	}
 	n.movedTo(res.Place, res.Attr)
 	n.see(res.Attr)
+	n.grant(c, res)
 	c.cache.putAttr(res.Attr, asked)
-	return res.Attr, nil
+	return res, nil
 }
 
 // Access answers nil or an error as access(2) does; mask has its bits.

@@ -47,9 +47,10 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 	if call.Anonymous && res.Attr != nil {
 		n := c.inodes.enter(base.Ino(res.Attr.Ino), res.Attr.Mode, dir.subtreeID())
 		n.at(dir, "")
+		n.grant(c, res)
 		created.Inode, created.Attr = n, n.show(res.Attr)
 	} else {
-		created.Inode, created.Attr, err = c.entered(dir, name, res.Attr, asked)
+		created.Inode, created.Attr, err = c.entered(dir, name, res, asked)
 	}
 	if err != nil {
 		return Created{}, err
@@ -80,7 +81,7 @@ func (c *Client) made(ctx context.Context, kind opKind, op *canopyv1.Op, dir *In
 		return nil, nil, nil, err
 	}
 	dirAttr = c.sawDir(dir, res.DirAttr, asked)
-	n, attr, err = c.entered(dir, name, res.Attr, asked)
+	n, attr, err = c.entered(dir, name, res, asked)
 	return n, attr, dirAttr, err
 }
 

@@ -246,7 +246,7 @@ func (c *Client) recount(ctx context.Context, n *Inode, before, after *Attr) *At
 			return after
 		}
 		after = attr
-		have, err := c.data.Allocated(ctx, fileOf(attr))
+		have, err := c.data.Allocated(ctx, fileOf(n, attr))
 		if err != nil {
 			return after
 		}

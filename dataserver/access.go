@@ -173,7 +173,11 @@ func (s *server) work(stream, ctx context.Context, in *intake, r *link.Request) 
 		return refusal(r, stream.Err())
 	}
 	started := time.Now()
-	response, err := s.execute(ctx, r)
+	var response *link.Response
+	err := s.guard.allow(stream, r)
+	if err == nil {
+		response, err = s.execute(ctx, r)
+	}
 	name := callName(r)
 	kind := fserr.KindOf(err)
 	s.metrics.observe(name, kind, r, response, time.Since(started))

@@ -161,7 +161,8 @@ func newServer(config Config, store *chunkstore.Store, front *service.Server, me
 		Addresses: func() []string { return config.LayoutServices },
 		Cluster:   store.Identity().Cluster, Caller: s.caller, Logger: config.Logger,
 	})
-	s.peers = &peers{watcher: s.watcher, caller: s.caller, memory: config.Memory, buffers: s.memory, links: map[base.NodeID]*link.Link{}}
+	s.guard = newGuard(config.Logger, s.metrics, func() { s.member.poke() })
+	s.peers = &peers{capability: s.guard.member, watcher: s.watcher, caller: s.caller, memory: config.Memory, buffers: s.memory, links: map[base.NodeID]*link.Link{}}
 	s.member = s.newMembership()
 	return s, nil
 }
@@ -211,6 +212,7 @@ func (s *server) registered(answer *canopyv1.RegisterServerResponse) error {
 	if err := s.store.LossRecorded(); err != nil {
 		return err
 	}
+	s.guard.adopt(answer.CapabilityRing)
 	s.watcher.Offer(answer.Map)
 	s.catchUp(s.ctx)
 	s.logger.Info("registered", "cluster", answer.Cluster, "server", answer.Server, "incarnation", s.store.Identity().Incarnation,

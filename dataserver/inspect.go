@@ -27,7 +27,10 @@ func infoOf(i chunkstore.Info) *canopyv1.ColumnInfo {
 }
 
 // StatColumns implements the service.
-func (s *server) StatColumns(_ context.Context, r *canopyv1.StatColumnsRequest) (*canopyv1.StatColumnsResponse, error) {
+func (s *server) StatColumns(ctx context.Context, r *canopyv1.StatColumnsRequest) (*canopyv1.StatColumnsResponse, error) {
+	if err := s.guard.inspector(ctx, "stat columns"); err != nil {
+		return nil, err
+	}
 	if r.DataId == 0 {
 		return nil, fserr.New(fserr.Malformed, "stat columns", nil)
 	}
@@ -51,6 +54,9 @@ func (s *server) StatColumns(_ context.Context, r *canopyv1.StatColumnsRequest) 
 // ListData implements the service: everything that this server holds, by
 // placement group.
 func (s *server) ListData(_ *canopyv1.ListDataRequest, stream grpc.ServerStreamingServer[canopyv1.ListDataResponse]) error {
+	if err := s.guard.inspector(stream.Context(), "list data"); err != nil {
+		return err
+	}
 	pgs, err := s.store.PGs()
 	if err != nil {
 		return err

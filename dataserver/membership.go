@@ -31,6 +31,9 @@ type membership struct {
 	adopted   func() uint64           // revision of the map that is served by
 	offer     func(*canopyv1.PoolMap) // returns when the map, or a newer one, is adopted
 
+	ring  func() uint64                  // version of the keys of capabilities
+	adopt func(*canopyv1.CapabilityRing) // takes newer ones
+
 	server atomic.Uint64 // 0 until registered
 	ttl    atomic.Int64  // of the lease
 	wake   chan struct{} // send a heartbeat now
@@ -219,6 +222,7 @@ func (m *membership) heartbeat(ctx context.Context) error {
 	total, free := m.usage()
 	request := &canopyv1.HeartbeatServerRequest{
 		Server: m.server.Load(), Incarnation: m.request().Incarnation, MapRevision: m.adopted(), TotalBytes: total, FreeBytes: free,
+		CapabilityVersion: m.ring(),
 	}
 	var answer *canopyv1.HeartbeatServerResponse
 	err := m.call(ctx, func(ctx context.Context, c canopyv1.LayoutServiceClient) (uint32, string, string, error) {
@@ -233,6 +237,7 @@ func (m *membership) heartbeat(ctx context.Context) error {
 	// gone on without this server, and under the old map it would serve what they
 	// have changed since.
 	m.offer(answer.Map)
+	m.adopt(answer.CapabilityRing)
 	m.lease.extend(asked, time.Duration(answer.LeaseMs)*time.Millisecond)
 	return nil
 }

@@ -19,7 +19,9 @@ type peers struct {
 	watcher *poolmap.Watcher
 	caller  func() wire.Caller
 	memory  *wire.Memory
-	buffers mem.BufferPool
+	// capability is what allows this server to ask other members (PROTOCOLS J4).
+	capability func() []byte
+	buffers    mem.BufferPool
 
 	mu     sync.Mutex
 	links  map[base.NodeID]*link.Link
@@ -33,6 +35,7 @@ func (p *peers) do(ctx context.Context, id base.NodeID, request *link.Request) (
 		request.Free()
 		return nil, err
 	}
+	request.Capability = p.capability()
 	ctx, cancel := context.WithTimeout(ctx, replicaTimeout)
 	defer cancel()
 	return l.Do(ctx, request)

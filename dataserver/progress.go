@@ -147,7 +147,15 @@ func (p *progress) message(g *group) *canopyv1.GroupRepair {
 }
 
 // RepairStatus implements the service.
-func (s *server) RepairStatus(context.Context, *canopyv1.RepairStatusRequest) (*canopyv1.RepairStatusResponse, error) {
+func (s *server) RepairStatus(ctx context.Context, _ *canopyv1.RepairStatusRequest) (*canopyv1.RepairStatusResponse, error) {
+	if err := s.guard.inspector(ctx, "repair status"); err != nil {
+		return nil, err
+	}
+	return s.repairStatus(), nil
+}
+
+// repairStatus returns the recoveries and scrubs that this server drives.
+func (s *server) repairStatus() *canopyv1.RepairStatusResponse {
 	s.mu.Lock()
 	groups := make([]*group, 0, len(s.groups))
 	for _, g := range s.groups {
@@ -161,7 +169,7 @@ func (s *server) RepairStatus(context.Context, *canopyv1.RepairStatusRequest) (*
 	for _, g := range groups {
 		out.Groups = append(out.Groups, g.repairs()...)
 	}
-	return out, nil
+	return out
 }
 
 // repairs returns what is under way, and what failed and is tried again.

@@ -31,6 +31,7 @@ type server struct {
 	member   *membership
 	peers    *peers
 	lease    *lease
+	guard    *guard
 	metrics  *metrics
 	clients  *intake
 	replicas *intake
@@ -87,6 +88,8 @@ func (s *server) newMembership() *membership {
 			s.watcher.Offer(m)
 			s.catchUp(s.ctx)
 		},
+		ring:  s.guard.version,
+		adopt: s.guard.adopt,
 		wake:  make(chan struct{}, 1),
 		ended: make(chan struct{}),
 		conns: map[string]*grpc.ClientConn{},

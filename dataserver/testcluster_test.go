@@ -15,8 +15,10 @@ import (
 	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/capability"
 	"github.com/canopyfs/canopy/layoutsvc"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
+	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/placement/embedded"
 )
 
@@ -32,6 +34,7 @@ type testCluster struct {
 	servers []*testServer
 	logger  *slog.Logger
 	options clusterOptions
+	keys    *placement.Store
 }
 
 type testServer struct {
@@ -87,6 +90,7 @@ type clusterOptions struct {
 	full                   bool // the disks of servers can be full
 	rebuildAfter           time.Duration
 	recoveryRate           int64
+	keyPeriod              time.Duration
 }
 
 // newCluster starts everything and waits for the pool.
@@ -105,9 +109,13 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 	}
 	c.etcd = etcd
 	t.Cleanup(etcd.Close)
+	if c.keys, err = placement.Open(context.Background(), placement.Config{Endpoints: []string{etcd.Address()}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.keys.Close() })
 	c.config = layoutsvc.Config{
 		Listen: "127.0.0.1:0", Etcd: []string{etcd.Address()}, WantServers: o.servers, Replicas: o.replicas, PGs: o.pgs,
-		ServerLease: o.lease, RebuildAfter: o.rebuildAfter, Logger: c.logger,
+		ServerLease: o.lease, RebuildAfter: o.rebuildAfter, KeyPeriod: o.keyPeriod, Logger: c.logger,
 	}
 	c.startLayout()
 	t.Cleanup(func() { c.layout.stop(t) })
@@ -196,12 +204,29 @@ func (s *testServer) stopIfRunning() {
 
 func (c *testCluster) client(id base.ClientID) *data.Data {
 	c.t.Helper()
-	d, err := data.New(data.Config{LayoutServices: func() []string { return []string{c.layAddr} }, Client: id, Logger: c.logger, AttemptTimeout: 3 * time.Second})
+	d, err := data.New(data.Config{LayoutServices: func() []string { return []string{c.layAddr} }, Client: id, Access: serviceAccess{c.keys}, Logger: c.logger, AttemptTimeout: 3 * time.Second})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { d.Close() })
 	return d
+}
+
+// serviceAccess allows everything, by the keys in etcd.
+type serviceAccess struct{ keys *placement.Store }
+
+func (a serviceAccess) Capability(ctx context.Context, _ bool, _ []byte) ([]byte, error) {
+	for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		if message := a.keys.Capabilities().Value; message != nil {
+			ring, err := capability.NewKeyring(message)
+			if err != nil {
+				return nil, err
+			}
+			t := ring.Service(capability.Read | capability.Write | capability.Inspect | capability.Purge)
+			return t[:], nil
+		}
+	}
+	return nil, ctx.Err()
 }
 
 func testContext(t testing.TB) context.Context {

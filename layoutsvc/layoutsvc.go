@@ -19,6 +19,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/capability"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/placement"
 )
@@ -47,6 +48,12 @@ type Config struct {
 	// RebuildAfter is how long a data server must be gone before its placement
 	// groups are rebuilt on others. 0: 10 min; below 0: never.
 	RebuildAfter time.Duration
+	// KeyPeriod is the unit of time by which capabilities end (PROTOCOLS J4): a
+	// capability is valid for one to two of them. 0: capability.DefaultPeriod.
+	KeyPeriod time.Duration
+	// KeyRotation is when a key of capabilities is replaced. 0: DefaultKeyRotation;
+	// below 0: never.
+	KeyRotation time.Duration
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -84,6 +91,12 @@ func withDefaults(c Config) (Config, error) {
 	if c.RebuildAfter == 0 {
 		c.RebuildAfter = DefaultRebuildAfter
 	}
+	if c.KeyPeriod == 0 {
+		c.KeyPeriod = capability.DefaultPeriod
+	}
+	if c.KeyRotation == 0 {
+		c.KeyRotation = DefaultKeyRotation
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -99,6 +112,10 @@ func withDefaults(c Config) (Config, error) {
 		return c, fmt.Errorf("layoutsvc: %d replicas need as many data servers, not %d", c.Replicas, c.WantServers)
 	case c.ServerLease < 500*time.Millisecond:
 		return c, fmt.Errorf("layoutsvc: a data server's lease of %v is too short: the least is 500ms", c.ServerLease)
+	case c.KeyPeriod < time.Second || c.KeyPeriod > capability.MaxPeriod:
+		return c, fmt.Errorf("layoutsvc: a period of capabilities of %v: want 1s to %v", c.KeyPeriod, capability.MaxPeriod)
+	case c.KeyRotation > 0 && c.KeyRotation < c.KeyPeriod*capability.KeepPeriods/(capability.MaxKeys-2):
+		return c, fmt.Errorf("layoutsvc: keys of capabilities that are replaced every %v: the least is %v", c.KeyRotation, c.KeyPeriod*capability.KeepPeriods/(capability.MaxKeys-2))
 	}
 	return c, nil
 }

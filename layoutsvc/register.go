@@ -52,6 +52,8 @@ func (s *instance) RegisterServer(ctx context.Context, r *canopyv1.RegisterServe
 		LeaseMs: uint32(s.config.ServerLease / time.Millisecond),
 		Map:     m.PoolMap(),
 		Server:  uint64(id),
+
+		CapabilityRing: s.store.Capabilities().Value,
 	}, nil
 }
 
@@ -149,6 +151,9 @@ func (s *instance) HeartbeatServer(ctx context.Context, r *canopyv1.HeartbeatSer
 	response := &canopyv1.HeartbeatServerResponse{LeaseMs: uint32(s.config.ServerLease / time.Millisecond)}
 	if m := s.store.Data(); m.Revision > r.MapRevision {
 		response.Map = m.PoolMap()
+	}
+	if ring := s.store.Capabilities().Value; ring.GetVersion() != r.CapabilityVersion {
+		response.CapabilityRing = ring
 	}
 	return response, nil
 }

@@ -170,6 +170,8 @@ type metrics struct {
 	expired prometheus.Counter
 	losses  prometheus.Counter
 	moves   prometheus.Counter
+
+	rotations prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
@@ -179,10 +181,11 @@ func newMetrics(r prometheus.Registerer, s *instance) (*metrics, error) {
 	}
 	m.losses = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_losses_total", Help: "Placement groups whose only source lost what was not synced."})
 	m.moves = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_member_changes_total", Help: "Changes of a placement group's members by this instance."})
+	m.rotations = prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_layout_key_rotations_total", Help: "New keys of capabilities made by this instance."})
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	collectors := []prometheus.Collector{m.epochs, m.expired, m.losses, m.moves,
+	collectors := []prometheus.Collector{m.epochs, m.expired, m.losses, m.moves, m.rotations,
 		gauge("canopy_layout_leading", "1 while this instance leads.", func() float64 {
 			if s.leading() != nil {
 				return 1

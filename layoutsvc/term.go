@@ -27,6 +27,7 @@ type term struct {
 
 	// changes serialises what reads records, decides and writes them.
 	changes sync.Mutex
+	keeper  keeper // under changes
 	// stuck is what keeps groups from being rebuilt, by group.
 	stuck map[placement.PGKey]string // under mu
 }
@@ -84,6 +85,10 @@ func (s *instance) rule(ctx context.Context, lead *placement.Leadership) {
 	for id, server := range s.store.Data().Servers {
 		t.servers[id] = &lease{incarnation: server.Value.Incarnation, until: horizon}
 	}
+	if err := t.tendKeys(ctx, time.Now()); err != nil {
+		s.logger.Warn("the keys of capabilities", "error", err)
+		return
+	}
 	s.setTerm(t)
 	defer s.setTerm(nil)
 	tick := time.NewTicker(s.config.ServerLease / 8)
@@ -96,6 +101,9 @@ func (s *instance) rule(ctx context.Context, lead *placement.Leadership) {
 			}
 			if err := t.rebuild(ctx); err != nil && ctx.Err() == nil {
 				s.logger.Warn("changing the members of placement groups", "error", err)
+			}
+			if err := t.tendKeys(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				s.logger.Warn("the keys of capabilities", "error", err)
 			}
 		case <-lead.Done():
 			s.logger.Warn("the lead of the layout services is lost")

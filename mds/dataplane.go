@@ -33,6 +33,7 @@ func (s *Server) openDataPlane() error {
 		},
 		Cluster: s.cluster,
 		Client:  base.ClientID(binary.BigEndian.Uint64(id[:]) | 1),
+		Access:  ownAccess{s},
 		Memory:  s.config.Memory,
 		Logger:  s.log,
 	})

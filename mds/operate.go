@@ -193,6 +193,9 @@ func (w *pendingWrite) done(result []byte, err error) {
 		if kind = errorOf(result); kind == fserr.Moved {
 			result = s.addRedirect(result, w.h.shard, w.subtree)
 		}
+		if w.kind == opCreate && kind == fserr.OK {
+			result = w.stream.grantCreated(result)
+		}
 		w.applied(kind)
 		w.unlocked(kind)
 	}

@@ -13,6 +13,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/capability"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/shard/raftgroup"
@@ -37,6 +38,7 @@ type Server struct {
 	front   *service.Server
 	events  *eventHub
 	usage   *usageCache
+	signer  capability.Signer
 	ownData *data.Data      // nil: the configuration's is used
 	reads   chan *readBatch // to the goroutines that answer them; has no buffer
 	started time.Time

@@ -240,6 +240,8 @@ func (s *Server) serve() {
 	canopyv1.RegisterAdminServer(s.front.GRPC(), &adminService{server: s})
 	s.usage = newUsageCache(s.config.Data)
 	s.alive = s.place.KeepNodeAlive(s.info)
+	s.takeKeys(time.Now())
+	s.tasks.Go(func() error { s.followKeys(s.run); return nil })
 	s.tasks.Go(func() error { s.followMap(s.run); return nil })
 	s.tasks.Go(func() error { s.publishLoop(s.run); return nil })
 	s.tasks.Go(func() error { s.usage.loop(s.run, s.config.DefaultLayout); return nil })

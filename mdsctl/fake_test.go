@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
@@ -43,6 +44,7 @@ type fakeCluster struct {
 	servers  []*canopyv1.SetServerRequest       // what was asked for
 	scrub    *canopyv1.ScrubStatusResponse
 	scrubs   []*canopyv1.SetScrubRequest
+	keys     []*canopyv1.KeysRequest
 
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
@@ -190,6 +192,13 @@ func (s *fakeMDS) Fsck(r *canopyv1.FsckRequest, stream grpc.ServerStreamingServe
 	return stream.Send(&canopyv1.FsckFinding{Summary: true, Files: 10, Directories: 3, Orphans: 1, Bytes: 4096, Problems: uint64(len(list))})
 }
 
+// inspectionGrant is what the fake data servers want to see.
+const inspectionGrant = "inspection"
+
+func (s *fakeMDS) GrantInspection(context.Context, *canopyv1.GrantInspectionRequest) (*canopyv1.GrantInspectionResponse, error) {
+	return &canopyv1.GrantInspectionResponse{Capability: []byte(inspectionGrant)}, nil
+}
+
 func (s *fakeMDS) Resume(context.Context, *canopyv1.ResumeRequest) (*canopyv1.ResumeResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -252,7 +261,31 @@ func (s *fakeLayout) ScrubStatus(context.Context, *canopyv1.ScrubStatusRequest) 
 	return s.f.scrub, nil
 }
 
-func (s *fakeData) RepairStatus(context.Context, *canopyv1.RepairStatusRequest) (*canopyv1.RepairStatusResponse, error) {
+func (s *fakeLayout) Keys(_ context.Context, r *canopyv1.KeysRequest) (*canopyv1.KeysResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.keys = append(s.f.keys, r)
+	return &canopyv1.KeysResponse{
+		Ring: &canopyv1.CapabilityRing{Version: 9, Period: 140, PeriodMs: 15_000, Keys: []*canopyv1.CapabilityKey{
+			{Id: 1, CreatedNs: 1_700_000_000_000_000_000, CreatedPeriod: 1, ReplacedPeriod: 100},
+			{Id: 2, CreatedNs: 1_700_000_900_000_000_000, CreatedPeriod: 100},
+		}}, KeepPeriods: 128, RotateMs: 86_400_000,
+	}, nil
+}
+
+// allowed refuses what carries no capability.
+func allowed(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if v := md.Get(wire.MetadataCapability); len(v) != 1 || v[0] != inspectionGrant {
+		return fserr.Status(fserr.NoCapability)
+	}
+	return nil
+}
+
+func (s *fakeData) RepairStatus(ctx context.Context, _ *canopyv1.RepairStatusRequest) (*canopyv1.RepairStatusResponse, error) {
+	if err := allowed(ctx); err != nil {
+		return nil, err
+	}
 	return &canopyv1.RepairStatusResponse{Groups: s.f.recovery[s.address]}, nil
 }
 
@@ -263,6 +296,9 @@ type fakeData struct {
 }
 
 func (s *fakeData) ListData(_ *canopyv1.ListDataRequest, stream grpc.ServerStreamingServer[canopyv1.ListDataResponse]) error {
+	if err := allowed(stream.Context()); err != nil {
+		return err
+	}
 	return stream.Send(&canopyv1.ListDataResponse{Columns: s.f.columns[s.address]})
 }
 

@@ -64,6 +64,10 @@ func kindOf(key string) (kind string, message proto.Message) {
 		return kind, new(canopyv1.ScrubState)
 	case "scrubs":
 		return kind, new(canopyv1.ScrubResult)
+	case "secrets":
+		if rest == "capability" {
+			return kind, new(canopyv1.CapabilityRing)
+		}
 	}
 	return kind, nil
 }
@@ -101,6 +105,9 @@ func (m *mirror) set(key string, value []byte, revision int64) (routing, data bo
 
 func (m *mirror) changed(kind string, revision int64) (routing, data bool) {
 	data = isData(kind) || kind == "cluster"
+	if kind == "secrets" {
+		return false, false // a part of its own: see Store.Capabilities
+	}
 	routing = !isData(kind)
 	if routing {
 		m.routingRevision = max(m.routingRevision, revision)

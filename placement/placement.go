@@ -27,6 +27,7 @@
 //	<prefix>/pools/<pool>             Pool without its placement groups
 //	<prefix>/pgs/<pool>/<pg>          PlacementGroup
 //	<prefix>/servers/<server>         DataServerInfo
+//	<prefix>/secrets/capability       CapabilityRing: who can read it can read and write every file
 package placement
 
 import (

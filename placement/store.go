@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
@@ -32,6 +33,7 @@ type Store struct {
 	reachable atomic.Bool
 	current   atomic.Pointer[Map]
 	data      atomic.Pointer[DataMap]
+	ring      atomic.Pointer[Versioned[*canopyv1.CapabilityRing]]
 
 	mu          sync.Mutex
 	mirror      *mirror
@@ -82,6 +84,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		mirror:      newMirror(config.Prefix, config.Logger),
 		subscribers: map[chan struct{}]struct{}{},
 	}
+	s.ring.Store(new(Versioned[*canopyv1.CapabilityRing]))
 	s.publishLocked(true, true)
 	revision, err := s.readAll(ctx)
 	if err != nil {
@@ -173,6 +176,9 @@ func (s *Store) publishLocked(routing, data bool) {
 	}
 	if data {
 		s.data.Store(s.mirror.dataMap())
+	}
+	if ring := s.mirror.ring(); ring.Revision != s.ring.Swap(&ring).Revision {
+		routing = true // wakes the subscribers
 	}
 	if !routing && !data {
 		return

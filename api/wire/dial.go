@@ -19,6 +19,8 @@ const (
 	MetadataHost    = "canopy-host"    // for people, as are the next two
 	MetadataPID     = "canopy-pid"
 	MetadataMount   = "canopy-mount"
+	// MetadataCapability carries a capability where no message does.
+	MetadataCapability = "canopy-capability-bin"
 )
 
 // The windows of a connection and of one stream. A stream carries what one

@@ -29,6 +29,7 @@ type target struct {
 	pool   base.PoolID
 	pg     base.PGID
 	column *canopyv1.Column
+	permit *permit
 }
 
 // retry is the state of one call's attempts.
@@ -69,6 +70,14 @@ func (r *retry) again(ctx context.Context, cause error, answered *link.Response,
 		}
 		if answered.PgEpoch > asked {
 			return r.awaitEpoch(ctx, t, answered.PgEpoch)
+		}
+	case fserr.NoCapability:
+		again, atOnce := t.permit.refuse()
+		switch {
+		case !again:
+			return cause
+		case atOnce:
+			return nil
 		}
 	case fserr.NotReady, fserr.Busy, fserr.NotHolder, fserr.TimedOut, fserr.Interrupted:
 	case fserr.Malformed:
@@ -139,7 +148,12 @@ func (d *Data) primary(ctx context.Context, t target, build func(epoch uint64) *
 		if pg == nil {
 			return nil, nil, fserr.New(fserr.Invalid, "data", fmt.Errorf("there is no pg %d.%d", t.pool, t.pg))
 		}
-		response, err := d.send(ctx, m, poolmap.Primary(pg), build(pg.Epoch))
+		request := build(pg.Epoch)
+		if err := t.permit.show(ctx, request.DataRequest); err != nil {
+			request.Free()
+			return nil, nil, err
+		}
+		response, err := d.send(ctx, m, poolmap.Primary(pg), request)
 		if err == nil {
 			return response, pg, nil
 		}

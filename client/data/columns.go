@@ -60,7 +60,7 @@ func (d *Data) eachColumn(ctx context.Context, f File, columns []stripe.Column, 
 }
 
 func (d *Data) oneColumn(ctx context.Context, f File, c stripe.Column, acks Acks, build func(c stripe.Column, r *canopyv1.DataRequest)) error {
-	t := f.target(f.ID, c)
+	t := d.target(f, c)
 	response, pg, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
 		r := &canopyv1.DataRequest{
 			Column: t.column, PgEpoch: epoch, SizeEpoch: f.SizeEpoch,
@@ -134,7 +134,7 @@ func (d *Data) Delete(ctx context.Context, id base.DataID, layout *canopyv1.Layo
 // epoch that it knew when it had deleted: a member of that epoch that was not
 // asked is asked too, since it may have got the column from another before.
 func (d *Data) deleteColumn(ctx context.Context, f File, c stripe.Column, m *poolmap.Map) error {
-	t := f.target(f.ID, c)
+	t := d.target(f, c)
 	asked := map[uint64]bool{}
 	for {
 		pg := m.PG(t.pool, t.pg)
@@ -147,7 +147,9 @@ func (d *Data) deleteColumn(ctx context.Context, f File, c stripe.Column, m *poo
 			}
 			asked[member] = true
 			group.Go(func() error {
-				epoch, err := d.deleteAt(ctx, t, base.NodeID(member))
+				each := t
+				each.permit = d.permit(f)
+				epoch, err := d.deleteAt(ctx, each, base.NodeID(member))
 				mu.Lock()
 				defer mu.Unlock()
 				newest = max(newest, epoch)
@@ -175,10 +177,14 @@ func (d *Data) deleteAt(ctx context.Context, t target, member base.NodeID) (epoc
 	r := &retry{d: d}
 	for attempt := 1; ; attempt++ {
 		m := d.watcher.Current()
-		response, err := d.send(ctx, m, member, &link.Request{DataRequest: &canopyv1.DataRequest{
+		request := &canopyv1.DataRequest{
 			Column: t.column, PgEpoch: epochOf(m, t), Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
 			Call: &canopyv1.DataRequest_Delete{Delete: &canopyv1.DeleteCall{}},
-		}})
+		}
+		if err := t.permit.show(ctx, request); err != nil {
+			return 0, err
+		}
+		response, err := d.send(ctx, m, member, &link.Request{DataRequest: request})
 		if err == nil {
 			response.Free()
 			return response.PgEpoch, nil

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -29,6 +30,9 @@ type Config struct {
 	// Incarnation tells lives of one client id apart; a larger one fences the
 	// smaller (PROTOCOLS J3). 0: 1, right for an id that is random per process.
 	Incarnation uint64
+	// Access is for what concerns no file of a caller: deletion, what servers hold, and
+	// Files without an Access of their own.
+	Access Access
 	// MaxInFlightBytes bounds what all calls together have sent or asked for and
 	// not got answered yet. 0: DefaultMaxInFlightBytes.
 	MaxInFlightBytes int64
@@ -53,6 +57,15 @@ const (
 	DefaultAttemptTimeout       = 10 * time.Second
 )
 
+// Access has what allows requests about a file (PROTOCOLS J4). It is called before
+// each one, by any number of goroutines.
+type Access interface {
+	// Capability returns a capability to write, or else to read. refused is one that
+	// a data server refused, nil before: then it returns another, for which it may
+	// have to ask. The caller does not change what it returns.
+	Capability(ctx context.Context, write bool, refused []byte) ([]byte, error)
+}
+
 // File is what the data servers need to know of a file. Its slices are only
 // read.
 type File struct {
@@ -60,6 +73,7 @@ type File struct {
 	Layout    *canopyv1.Layout
 	SizeEpoch uint64
 	Cuts      []*canopyv1.Cut // cuts of the file that servers may not know yet, oldest first
+	Access    Access          // nil: Config.Access
 }
 
 // Range is a range of a file, in bytes.

@@ -134,13 +134,17 @@ func (d *Data) StatColumns(ctx context.Context, id base.DataID) (map[base.NodeID
 	if err != nil {
 		return nil, err
 	}
+	ctx, err = d.inspecting(ctx)
+	if err != nil {
+		return nil, err
+	}
 	out := map[base.NodeID][]*canopyv1.ColumnInfo{}
 	for _, s := range message.Servers {
 		l, err := d.link(poolmap.New(message), base.NodeID(s.Server), 0)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := canopyv1.NewDataClient(l.Conn()).StatColumns(d.caller().Context(ctx), &canopyv1.StatColumnsRequest{DataId: uint64(id)})
+		answer, err := canopyv1.NewDataClient(l.Conn()).StatColumns(ctx, &canopyv1.StatColumnsRequest{DataId: uint64(id)})
 		if err != nil {
 			return nil, fserr.New(fserr.KindOf(err), fmt.Sprintf("stat columns at server %d", s.Server), err)
 		}

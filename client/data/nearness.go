@@ -137,7 +137,7 @@ func (r *reading) failed(ctx context.Context, pg *canopyv1.PlacementGroup, t tar
 // readChunk reads from the nearest member in sync, or from another when that
 // fails.
 func (d *Data) readChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) error {
-	t := f.target(f.ID, c.Column)
+	t := d.target(f, c.Column)
 	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
 	r := &reading{d: d, retry: retry{d: d}, asked: map[base.NodeID]bool{}, damaged: map[base.NodeID]bool{}}
 	for {
@@ -150,11 +150,15 @@ func (d *Data) readChunk(ctx context.Context, f File, mapping *stripe.Map, c str
 		if s := m.Server(poolmap.Primary(pg)); s == nil || !s.Alive || d.troubles.has(poolmap.Primary(pg)) {
 			r.any = true
 		}
-		response, err := d.readOnce(ctx, m, id, last, &canopyv1.DataRequest{
+		request := &canopyv1.DataRequest{
 			Column: t.column, PgEpoch: pg.Epoch, SizeEpoch: f.SizeEpoch, Cuts: cuts,
 			Client: uint64(d.config.Client), Incarnation: d.config.Incarnation,
 			Call: &canopyv1.DataRequest_Read{Read: &canopyv1.ReadCall{Offset: c.ColumnOffset, Length: uint32(len(p)), Any: r.any}},
-		})
+		}
+		if err := t.permit.show(ctx, request); err != nil {
+			return err
+		}
+		response, err := d.readOnce(ctx, m, id, last, request)
 		if err == nil {
 			if err = fill(p, response); err == nil {
 				d.metrics.reads.WithLabelValues(role(pg, id)).Inc()

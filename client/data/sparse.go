@@ -107,7 +107,7 @@ func (d *Data) sparse(ctx context.Context, name string, f File, r Range, call fu
 
 // change makes a change without a payload, of this client's sequence.
 func (d *Data) change(ctx context.Context, f File, mapping *stripe.Map, c stripe.Column, call func(*canopyv1.DataRequest)) (bytes uint64, ack Ack, err error) {
-	t := f.target(f.ID, c)
+	t := d.target(f, c)
 	sequence := d.sequence(groupKey{t.pool, t.pg})
 	seq := sequence.begin()
 	defer sequence.end(seq)
@@ -198,7 +198,7 @@ func (d *Data) Allocated(ctx context.Context, f File) (bytes uint64, err error) 
 
 // ask asks the column's primary and calls fn with its answer.
 func (d *Data) ask(ctx context.Context, f File, mapping *stripe.Map, c stripe.Column, call *canopyv1.SeekCall, fn func(*canopyv1.DataResponse)) error {
-	t := f.target(f.ID, c)
+	t := d.target(f, c)
 	response, _, err := d.primary(ctx, t, func(epoch uint64) *link.Request {
 		return &link.Request{DataRequest: &canopyv1.DataRequest{
 			Column: t.column, PgEpoch: epoch, SizeEpoch: f.SizeEpoch, Cuts: mapping.Cuts(c.Component, c.Column, f.Cuts),

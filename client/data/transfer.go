@@ -71,10 +71,10 @@ func (d *Data) each(ctx context.Context, list []stripe.Piece, changes bool, do f
 // maxParallel bounds the goroutines of one call.
 const maxParallel = 64
 
-func (f File) target(id base.DataID, c stripe.Column) target {
+func (d *Data) target(f File, c stripe.Column) target {
 	pool := base.PoolID(f.Layout.Pool)
-	return target{pool: pool, pg: c.PG, column: &canopyv1.Column{
-		Pool: uint64(pool), Pg: uint32(c.PG), DataId: uint64(id), Component: c.Component, Column: c.Column,
+	return target{pool: pool, pg: c.PG, permit: d.permit(f), column: &canopyv1.Column{
+		Pool: uint64(pool), Pg: uint32(c.PG), DataId: uint64(f.ID), Component: c.Component, Column: c.Column,
 	}}
 }
 
@@ -133,7 +133,7 @@ func (d *Data) WriteAt(ctx context.Context, f File, p []byte, off int64) (w Writ
 
 // writeChunk also returns the epoch under which the group acknowledged.
 func (d *Data) writeChunk(ctx context.Context, f File, mapping *stripe.Map, c stripe.Piece, p []byte) (allocated, epoch uint64, err error) {
-	t := f.target(f.ID, c.Column)
+	t := d.target(f, c.Column)
 	cuts := mapping.Cuts(c.Component, c.Column.Column, f.Cuts)
 	// The copy is what makes "p is not kept" true when an attempt is abandoned.
 	copied := d.memory.Get(len(p))

@@ -75,7 +75,7 @@ func (c *Cluster) SetServer(ctx context.Context, r *canopyv1.SetServerRequest) e
 
 // RepairStatus returns the recoveries and scrubs that a data server drives.
 func (c *Cluster) RepairStatus(ctx context.Context, address string) (r *canopyv1.RepairStatusResponse, err error) {
-	err = c.call(ctx, address, c.opts.Timeout, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+	err = c.inspect(ctx, address, c.opts.Timeout, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 		r, err = canopyv1.NewDataClient(conn).RepairStatus(ctx, &canopyv1.RepairStatusRequest{})
 		return err
 	})
@@ -99,6 +99,17 @@ func (c *Cluster) ScrubStatus(ctx context.Context) (r *canopyv1.ScrubStatusRespo
 			return err
 		}
 		return kindError(r.GetError(), r.GetDetail())
+	})
+	return r, err
+}
+
+// Keys returns the keys of capabilities, without their secrets; with rotate after
+// making a new one, and with revoke after dropping the old ones.
+func (c *Cluster) Keys(ctx context.Context, request *canopyv1.KeysRequest) (r *canopyv1.KeysResponse, err error) {
+	err = c.layoutLeader(ctx, func(ctx context.Context, l canopyv1.LayoutServiceClient) (verdict, error) {
+		var err error
+		r, err = l.Keys(ctx, request)
+		return r, err
 	})
 	return r, err
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
+// DefaultTombstoneTTL is longer than any capability lives (PROTOCOLS H3).
+const DefaultTombstoneTTL = 24 * time.Hour
+
 // Options of a Store. Zero values are defaults.
 type Options struct {
 	FS           FS               // nil: OS
@@ -24,7 +27,7 @@ type Options struct {
 	MaxOpenFiles int              // 0: 1024
 	Boot         string           // what tells the machine's boots apart; "": BootID()
 	Now          func() time.Time // nil: time.Now
-	TombstoneTTL time.Duration    // 0: 24 h
+	TombstoneTTL time.Duration    // 0: DefaultTombstoneTTL
 	// ReserveBytes of the disk are not written: 0: 1 % of it, at most 64 MiB.
 	ReserveBytes uint64
 	Logger       *slog.Logger
@@ -96,7 +99,7 @@ func withDefaults(o Options) Options {
 		o.Now = time.Now
 	}
 	if o.TombstoneTTL == 0 {
-		o.TombstoneTTL = 24 * time.Hour
+		o.TombstoneTTL = DefaultTombstoneTTL
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -69,6 +69,7 @@ const (
 	NotReady       Kind = 74 // the server is starting, stopping or recovering
 	WrongCluster   Kind = 75 // the request is for another cluster
 	Malformed      Kind = 76 // a message that cannot be decoded or breaks the protocol
+	NoCapability   Kind = 77 // a data server was shown no capability that allows the call (PROTOCOLS J4)
 )
 
 type row struct {
@@ -125,6 +126,7 @@ var table = map[Kind]row{
 	Fenced:         {"fenced by a newer incarnation", syscall.EIO, codes.PermissionDenied},
 	NotReady:       {"not ready", syscall.EAGAIN, codes.Unavailable},
 	WrongCluster:   {"wrong cluster", syscall.EIO, codes.FailedPrecondition},
+	NoCapability:   {"no capability", syscall.EACCES, codes.PermissionDenied},
 	Malformed:      {"malformed message", syscall.EIO, codes.InvalidArgument},
 }
 

@@ -78,6 +78,21 @@ func (i identity) accessObject(o *object, want uint32) error {
 	return i.access(mode, uid, gid, *o.aclOf([]byte(accessACLXattr)), want)
 }
 
+// dataRights returns what i may do with the bytes of a regular file, as DataRight
+// bits (PROTOCOLS J4); of anything else 0.
+func (i identity) dataRights(o *object) (rights canopyv1.DataRight) {
+	if o.isDir() || !o.inode.IsFile() {
+		return 0
+	}
+	if i.accessObject(o, mayRead) == nil {
+		rights |= canopyv1.DataRight_DATA_RIGHT_READ
+	}
+	if i.accessObject(o, mayWrite) == nil {
+		rights |= canopyv1.DataRight_DATA_RIGHT_WRITE
+	}
+	return rights
+}
+
 func (i identity) accessDir(d *directory, want uint32) error {
 	return i.access(d.Mode, d.UID, d.GID, d.ACL, want)
 }

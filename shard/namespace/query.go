@@ -45,15 +45,21 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	r.Attr = v.attr(o)
+	r.DataRights = uint32(identityOf(op.Cred).dataRights(o))
 	return r, nil
 }
 
 func getAttr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
-	o, err := v.resolve(op.GetGetAttr().Place)
+	c := op.GetGetAttr()
+	o, err := v.resolve(c.Place)
 	if err != nil {
 		return nil, err
 	}
-	return v.answer(o), nil
+	r := v.answer(o)
+	if c.DataRights != 0 {
+		r.DataRights = uint32(identityOf(op.Cred).dataRights(o)) & c.DataRights
+	}
+	return r, nil
 }
 
 func readlink(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {

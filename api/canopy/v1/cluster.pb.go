@@ -1814,6 +1814,86 @@ func (*ResumeResponse) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
+type GrantInspectionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantInspectionRequest) Reset() {
+	*x = GrantInspectionRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantInspectionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantInspectionRequest) ProtoMessage() {}
+
+func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantInspectionRequest.ProtoReflect.Descriptor instead.
+func (*GrantInspectionRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{26}
+}
+
+type GrantInspectionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Capability    []byte                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantInspectionResponse) Reset() {
+	*x = GrantInspectionResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantInspectionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantInspectionResponse) ProtoMessage() {}
+
+func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantInspectionResponse.ProtoReflect.Descriptor instead.
+func (*GrantInspectionResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GrantInspectionResponse) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
 var File_api_canopy_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_cluster_proto_rawDesc = "" +
@@ -1960,10 +2040,15 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
 	"\rDrainResponse\"\x0f\n" +
 	"\rResumeRequest\"\x10\n" +
-	"\x0eResumeResponse2\x8b\x01\n" +
+	"\x0eResumeResponse\"\x18\n" +
+	"\x16GrantInspectionRequest\"9\n" +
+	"\x17GrantInspectionResponse\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x01 \x01(\fR\n" +
+	"capability2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xfa\x03\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xd4\x04\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
@@ -1971,7 +2056,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\fListSessions\x12\x1e.canopy.v1.ListSessionsRequest\x1a\x1f.canopy.v1.ListSessionsResponse\x128\n" +
 	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12:\n" +
 	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponse\x12=\n" +
-	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12X\n" +
+	"\x0fGrantInspection\x12!.canopy.v1.GrantInspectionRequest\x1a\".canopy.v1.GrantInspectionResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_cluster_proto_rawDescOnce sync.Once
@@ -1985,7 +2071,7 @@ func file_api_canopy_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_cluster_proto_rawDescData
 }
 
-var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*WatchMapRequest)(nil),         // 0: canopy.v1.WatchMapRequest
 	(*PlacementMap)(nil),            // 1: canopy.v1.PlacementMap
@@ -2013,6 +2099,8 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*DrainResponse)(nil),           // 23: canopy.v1.DrainResponse
 	(*ResumeRequest)(nil),           // 24: canopy.v1.ResumeRequest
 	(*ResumeResponse)(nil),          // 25: canopy.v1.ResumeResponse
+	(*GrantInspectionRequest)(nil),  // 26: canopy.v1.GrantInspectionRequest
+	(*GrantInspectionResponse)(nil), // 27: canopy.v1.GrantInspectionResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -2033,17 +2121,19 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	20, // 15: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
 	22, // 16: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
 	24, // 17: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
-	1,  // 18: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 19: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 20: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 21: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 22: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 23: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 24: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	23, // 25: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	25, // 26: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
+	26, // 18: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
+	1,  // 19: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 20: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 21: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 22: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 23: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 24: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 25: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	23, // 26: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	25, // 27: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	27, // 28: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	19, // [19:29] is the sub-list for method output_type
+	9,  // [9:19] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -2060,7 +2150,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_cluster_proto_rawDesc), len(file_api_canopy_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

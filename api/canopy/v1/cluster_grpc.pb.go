@@ -180,6 +180,7 @@ const (
 	Admin_Fsck_FullMethodName            = "/canopy.v1.Admin/Fsck"
 	Admin_Drain_FullMethodName           = "/canopy.v1.Admin/Drain"
 	Admin_Resume_FullMethodName          = "/canopy.v1.Admin/Resume"
+	Admin_GrantInspection_FullMethodName = "/canopy.v1.Admin/GrantInspection"
 )
 
 // AdminClient is the client API for Admin service.
@@ -202,6 +203,9 @@ type AdminClient interface {
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// GrantInspection answers a capability to ask data servers what they hold
+	// (PROTOCOLS J4).
+	GrantInspection(ctx context.Context, in *GrantInspectionRequest, opts ...grpc.CallOption) (*GrantInspectionResponse, error)
 }
 
 type adminClient struct {
@@ -291,6 +295,16 @@ func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) GrantInspection(ctx context.Context, in *GrantInspectionRequest, opts ...grpc.CallOption) (*GrantInspectionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrantInspectionResponse)
+	err := c.cc.Invoke(ctx, Admin_GrantInspection_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -311,6 +325,9 @@ type AdminServer interface {
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// GrantInspection answers a capability to ask data servers what they hold
+	// (PROTOCOLS J4).
+	GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -341,6 +358,9 @@ func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainRes
 }
 func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServer) GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GrantInspection not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -482,6 +502,24 @@ func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_GrantInspection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrantInspectionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).GrantInspection(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_GrantInspection_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).GrantInspection(ctx, req.(*GrantInspectionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -512,6 +550,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _Admin_Resume_Handler,
+		},
+		{
+			MethodName: "GrantInspection",
+			Handler:    _Admin_GrantInspection_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -112,6 +112,9 @@ type DataRequest struct {
 	Floor       uint64                 `protobuf:"varint,10,opt,name=floor,proto3" json:"floor,omitempty"`                               // the client's lowest write without an answer: below it nothing is executed
 	LogSeq      uint64                 `protobuf:"varint,11,opt,name=log_seq,json=logSeq,proto3" json:"log_seq,omitempty"`               // from_primary: the primary's number for this change, grows over its restarts
 	LogFloor    uint64                 `protobuf:"varint,12,opt,name=log_floor,json=logFloor,proto3" json:"log_floor,omitempty"`         // from_primary: changes below are on all in-sync members
+	// What allows the call (PROTOCOLS J4, internal/capability); without it nothing is
+	// answered but NO_CAPABILITY.
+	Capability []byte `protobuf:"bytes,44,opt,name=capability,proto3" json:"capability,omitempty"`
 	// Types that are valid to be assigned to Call:
 	//
 	//	*DataRequest_Write
@@ -245,6 +248,13 @@ func (x *DataRequest) GetLogFloor() uint64 {
 		return x.LogFloor
 	}
 	return 0
+}
+
+func (x *DataRequest) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
 }
 
 func (x *DataRequest) GetCall() isDataRequest_Call {
@@ -1906,7 +1916,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xba\b\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xda\b\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -1921,7 +1931,10 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x05floor\x18\n" +
 	" \x01(\x04R\x05floor\x12\x17\n" +
 	"\alog_seq\x18\v \x01(\x04R\x06logSeq\x12\x1b\n" +
-	"\tlog_floor\x18\f \x01(\x04R\blogFloor\x12,\n" +
+	"\tlog_floor\x18\f \x01(\x04R\blogFloor\x12\x1e\n" +
+	"\n" +
+	"capability\x18, \x01(\fR\n" +
+	"capability\x12,\n" +
 	"\x05write\x18\x10 \x01(\v2\x14.canopy.v1.WriteCallH\x00R\x05write\x12)\n" +
 	"\x04read\x18\x11 \x01(\v2\x13.canopy.v1.ReadCallH\x00R\x04read\x12)\n" +
 	"\x04sync\x18\x12 \x01(\v2\x13.canopy.v1.SyncCallH\x00R\x04sync\x12&\n" +

@@ -30,7 +30,9 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Data serves the bytes of columns. A column is (data id, component, column).
-// Metadata of the calls as for the Metadata service.
+// Metadata of the calls as for the Metadata service; all but Access also need
+//
+//	canopy-capability-bin: a capability for inspection (PROTOCOLS J4)
 type DataClient interface {
 	// Access carries reads and writes of one client to one server, many in
 	// flight; answers come in any order, matched by id.
@@ -107,7 +109,9 @@ func (c *dataClient) RepairStatus(ctx context.Context, in *RepairStatusRequest, 
 // for forward compatibility.
 //
 // Data serves the bytes of columns. A column is (data id, component, column).
-// Metadata of the calls as for the Metadata service.
+// Metadata of the calls as for the Metadata service; all but Access also need
+//
+//	canopy-capability-bin: a capability for inspection (PROTOCOLS J4)
 type DataServer interface {
 	// Access carries reads and writes of one client to one server, many in
 	// flight; answers come in any order, matched by id.

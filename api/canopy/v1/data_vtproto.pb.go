@@ -116,6 +116,15 @@ func (m *DataRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i -= size
 	}
+	if len(m.Capability) > 0 {
+		i -= len(m.Capability)
+		copy(dAtA[i:], m.Capability)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Capability)))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xe2
+	}
 	if m.LogFloor != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LogFloor))
 		i--
@@ -1893,6 +1902,10 @@ func (m *DataRequest) SizeVT() (n int) {
 	if vtmsg, ok := m.Call.(interface{ SizeVT() int }); ok {
 		n += vtmsg.SizeVT()
 	}
+	l = len(m.Capability)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3569,6 +3582,40 @@ func (m *DataRequest) UnmarshalVT(dAtA []byte) error {
 					return err
 				}
 				m.Call = &DataRequest_Seek{Seek: v}
+			}
+			iNdEx = postIndex
+		case 44:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Capability", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Capability = append(m.Capability[:0], dAtA[iNdEx:postIndex]...)
+			if m.Capability == nil {
+				m.Capability = []byte{}
 			}
 			iNdEx = postIndex
 		default:

@@ -872,16 +872,17 @@ func (x *RegisterServerRequest) GetLostUnsynced() bool {
 }
 
 type RegisterServerResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
-	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // with NOT_HOLDER
-	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	LeaseMs       uint32                 `protobuf:"varint,5,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
-	Map           *PoolMap               `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
-	Server        uint64                 `protobuf:"varint,7,opt,name=server,proto3" json:"server,omitempty"` // the id, given to a new one
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Error          uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail         string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress  string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // with NOT_HOLDER
+	Cluster        string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	LeaseMs        uint32                 `protobuf:"varint,5,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	Map            *PoolMap               `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
+	Server         uint64                 `protobuf:"varint,7,opt,name=server,proto3" json:"server,omitempty"` // the id, given to a new one
+	CapabilityRing *CapabilityRing        `protobuf:"bytes,40,opt,name=capability_ring,json=capabilityRing,proto3" json:"capability_ring,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RegisterServerResponse) Reset() {
@@ -963,16 +964,24 @@ func (x *RegisterServerResponse) GetServer() uint64 {
 	return 0
 }
 
+func (x *RegisterServerResponse) GetCapabilityRing() *CapabilityRing {
+	if x != nil {
+		return x.CapabilityRing
+	}
+	return nil
+}
+
 type HeartbeatServerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Server        uint64                 `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	MapRevision   uint64                 `protobuf:"varint,3,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"` // what the server has adopted
-	TotalBytes    uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	FreeBytes     uint64                 `protobuf:"varint,5,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	Leaving       bool                   `protobuf:"varint,6,opt,name=leaving,proto3" json:"leaving,omitempty"` // the server serves no more: its lease ends now
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Server            uint64                 `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
+	Incarnation       uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	MapRevision       uint64                 `protobuf:"varint,3,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"` // what the server has adopted
+	TotalBytes        uint64                 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	FreeBytes         uint64                 `protobuf:"varint,5,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Leaving           bool                   `protobuf:"varint,6,opt,name=leaving,proto3" json:"leaving,omitempty"`                                               // the server serves no more: its lease ends now
+	CapabilityVersion uint64                 `protobuf:"varint,40,opt,name=capability_version,json=capabilityVersion,proto3" json:"capability_version,omitempty"` // of the ring that the server has
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *HeartbeatServerRequest) Reset() {
@@ -1047,15 +1056,23 @@ func (x *HeartbeatServerRequest) GetLeaving() bool {
 	return false
 }
 
+func (x *HeartbeatServerRequest) GetCapabilityVersion() uint64 {
+	if x != nil {
+		return x.CapabilityVersion
+	}
+	return 0
+}
+
 type HeartbeatServerResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
-	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	LeaseMs       uint32                 `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
-	Map           *PoolMap               `protobuf:"bytes,5,opt,name=map,proto3" json:"map,omitempty"` // set when newer than map_revision
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Error          uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail         string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress  string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	LeaseMs        uint32                 `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	Map            *PoolMap               `protobuf:"bytes,5,opt,name=map,proto3" json:"map,omitempty"`                                              // set when newer than map_revision
+	CapabilityRing *CapabilityRing        `protobuf:"bytes,40,opt,name=capability_ring,json=capabilityRing,proto3" json:"capability_ring,omitempty"` // set when it is another than capability_version
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HeartbeatServerResponse) Reset() {
@@ -1119,6 +1136,13 @@ func (x *HeartbeatServerResponse) GetLeaseMs() uint32 {
 func (x *HeartbeatServerResponse) GetMap() *PoolMap {
 	if x != nil {
 		return x.Map
+	}
+	return nil
+}
+
+func (x *HeartbeatServerResponse) GetCapabilityRing() *CapabilityRing {
+	if x != nil {
+		return x.CapabilityRing
 	}
 	return nil
 }
@@ -2303,6 +2327,288 @@ func (x *EnsurePoolResponse) GetPool() uint64 {
 	return 0
 }
 
+// CapabilityRing is what capabilities are signed and checked with (PROTOCOLS J4):
+// a secret of metadata nodes, layout services and data servers. In etcd.
+type CapabilityRing struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // grows with each change
+	Period        uint32                 `protobuf:"varint,2,opt,name=period,proto3" json:"period,omitempty"`   // the time, by which capabilities end: grows by one every period_ms
+	PeriodMs      uint32                 `protobuf:"varint,3,opt,name=period_ms,json=periodMs,proto3" json:"period_ms,omitempty"`
+	Keys          []*CapabilityKey       `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"` // by ascending id; the last one signs
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CapabilityRing) Reset() {
+	*x = CapabilityRing{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapabilityRing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapabilityRing) ProtoMessage() {}
+
+func (x *CapabilityRing) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapabilityRing.ProtoReflect.Descriptor instead.
+func (*CapabilityRing) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CapabilityRing) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *CapabilityRing) GetPeriod() uint32 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+func (x *CapabilityRing) GetPeriodMs() uint32 {
+	if x != nil {
+		return x.PeriodMs
+	}
+	return 0
+}
+
+func (x *CapabilityRing) GetKeys() []*CapabilityKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type CapabilityKey struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // from 1, never used again
+	Secret         []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	CreatedNs      int64                  `protobuf:"fixed64,3,opt,name=created_ns,json=createdNs,proto3" json:"created_ns,omitempty"` // for people
+	CreatedPeriod  uint32                 `protobuf:"varint,4,opt,name=created_period,json=createdPeriod,proto3" json:"created_period,omitempty"`
+	ReplacedPeriod uint32                 `protobuf:"varint,5,opt,name=replaced_period,json=replacedPeriod,proto3" json:"replaced_period,omitempty"` // when the next key came; 0: it is the last one
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CapabilityKey) Reset() {
+	*x = CapabilityKey{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CapabilityKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CapabilityKey) ProtoMessage() {}
+
+func (x *CapabilityKey) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CapabilityKey.ProtoReflect.Descriptor instead.
+func (*CapabilityKey) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CapabilityKey) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *CapabilityKey) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *CapabilityKey) GetCreatedNs() int64 {
+	if x != nil {
+		return x.CreatedNs
+	}
+	return 0
+}
+
+func (x *CapabilityKey) GetCreatedPeriod() uint32 {
+	if x != nil {
+		return x.CreatedPeriod
+	}
+	return 0
+}
+
+func (x *CapabilityKey) GetReplacedPeriod() uint32 {
+	if x != nil {
+		return x.ReplacedPeriod
+	}
+	return 0
+}
+
+type KeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rotate        bool                   `protobuf:"varint,1,opt,name=rotate,proto3" json:"rotate,omitempty"` // make a new key; the old ones are accepted for a while
+	Revoke        bool                   `protobuf:"varint,2,opt,name=revoke,proto3" json:"revoke,omitempty"` // with rotate: the old ones are not accepted any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeysRequest) Reset() {
+	*x = KeysRequest{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeysRequest) ProtoMessage() {}
+
+func (x *KeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeysRequest.ProtoReflect.Descriptor instead.
+func (*KeysRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *KeysRequest) GetRotate() bool {
+	if x != nil {
+		return x.Rotate
+	}
+	return false
+}
+
+func (x *KeysRequest) GetRevoke() bool {
+	if x != nil {
+		return x.Revoke
+	}
+	return false
+}
+
+type KeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	Ring          *CapabilityRing        `protobuf:"bytes,4,opt,name=ring,proto3" json:"ring,omitempty"`                                   // without the secrets
+	KeepPeriods   uint32                 `protobuf:"varint,5,opt,name=keep_periods,json=keepPeriods,proto3" json:"keep_periods,omitempty"` // how long a replaced key is accepted
+	RotateMs      uint64                 `protobuf:"varint,6,opt,name=rotate_ms,json=rotateMs,proto3" json:"rotate_ms,omitempty"`          // a key is replaced when it is as old; 0: never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeysResponse) Reset() {
+	*x = KeysResponse{}
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeysResponse) ProtoMessage() {}
+
+func (x *KeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_layout_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeysResponse.ProtoReflect.Descriptor instead.
+func (*KeysResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_layout_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *KeysResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *KeysResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *KeysResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *KeysResponse) GetRing() *CapabilityRing {
+	if x != nil {
+		return x.Ring
+	}
+	return nil
+}
+
+func (x *KeysResponse) GetKeepPeriods() uint32 {
+	if x != nil {
+		return x.KeepPeriods
+	}
+	return 0
+}
+
+func (x *KeysResponse) GetRotateMs() uint64 {
+	if x != nil {
+		return x.RotateMs
+	}
+	return 0
+}
+
 var File_api_canopy_v1_layout_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_layout_proto_rawDesc = "" +
@@ -2387,7 +2693,7 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\n" +
 	" \x01(\tR\x04host\x12#\n" +
-	"\rlost_unsynced\x18\v \x01(\bR\flostUnsynced\"\xe0\x01\n" +
+	"\rlost_unsynced\x18\v \x01(\bR\flostUnsynced\"\xa4\x02\n" +
 	"\x16RegisterServerResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
@@ -2395,7 +2701,8 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x19\n" +
 	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12$\n" +
 	"\x03map\x18\x06 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\x12\x16\n" +
-	"\x06server\x18\a \x01(\x04R\x06server\"\xcf\x01\n" +
+	"\x06server\x18\a \x01(\x04R\x06server\x12B\n" +
+	"\x0fcapability_ring\x18( \x01(\v2\x19.canopy.v1.CapabilityRingR\x0ecapabilityRing\"\xfe\x01\n" +
 	"\x16HeartbeatServerRequest\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12!\n" +
@@ -2404,13 +2711,15 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"totalBytes\x12\x1d\n" +
 	"\n" +
 	"free_bytes\x18\x05 \x01(\x04R\tfreeBytes\x12\x18\n" +
-	"\aleaving\x18\x06 \x01(\bR\aleaving\"\xaf\x01\n" +
+	"\aleaving\x18\x06 \x01(\bR\aleaving\x12-\n" +
+	"\x12capability_version\x18( \x01(\x04R\x11capabilityVersion\"\xf3\x01\n" +
 	"\x17HeartbeatServerResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12\x19\n" +
 	"\blease_ms\x18\x04 \x01(\rR\aleaseMs\x12$\n" +
-	"\x03map\x18\x05 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\"\x9d\x01\n" +
+	"\x03map\x18\x05 \x01(\v2\x12.canopy.v1.PoolMapR\x03map\x12B\n" +
+	"\x0fcapability_ring\x18( \x01(\v2\x19.canopy.v1.CapabilityRingR\x0ecapabilityRing\"\x9d\x01\n" +
 	"\x14ReportReplicaRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12\x0e\n" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x14\n" +
@@ -2505,7 +2814,29 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12\x12\n" +
-	"\x04pool\x18\x04 \x01(\x04R\x04pool2\xd4\x06\n" +
+	"\x04pool\x18\x04 \x01(\x04R\x04pool\"\x8d\x01\n" +
+	"\x0eCapabilityRing\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06period\x18\x02 \x01(\rR\x06period\x12\x1b\n" +
+	"\tperiod_ms\x18\x03 \x01(\rR\bperiodMs\x12,\n" +
+	"\x04keys\x18\x04 \x03(\v2\x18.canopy.v1.CapabilityKeyR\x04keys\"\xa6\x01\n" +
+	"\rCapabilityKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x1d\n" +
+	"\n" +
+	"created_ns\x18\x03 \x01(\x10R\tcreatedNs\x12%\n" +
+	"\x0ecreated_period\x18\x04 \x01(\rR\rcreatedPeriod\x12'\n" +
+	"\x0freplaced_period\x18\x05 \x01(\rR\x0ereplacedPeriod\"=\n" +
+	"\vKeysRequest\x12\x16\n" +
+	"\x06rotate\x18\x01 \x01(\bR\x06rotate\x12\x16\n" +
+	"\x06revoke\x18\x02 \x01(\bR\x06revoke\"\xd2\x01\n" +
+	"\fKeysResponse\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12%\n" +
+	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12-\n" +
+	"\x04ring\x18\x04 \x01(\v2\x19.canopy.v1.CapabilityRingR\x04ring\x12!\n" +
+	"\fkeep_periods\x18\x05 \x01(\rR\vkeepPeriods\x12\x1b\n" +
+	"\trotate_ms\x18\x06 \x01(\x04R\brotateMs2\x8d\a\n" +
 	"\rLayoutService\x12@\n" +
 	"\n" +
 	"WatchPools\x12\x1c.canopy.v1.WatchPoolsRequest\x1a\x12.canopy.v1.PoolMap0\x01\x12F\n" +
@@ -2519,7 +2850,8 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\vReportScrub\x12\x1d.canopy.v1.ReportScrubRequest\x1a\x1e.canopy.v1.ReportScrubResponse\x12L\n" +
 	"\vScrubStatus\x12\x1d.canopy.v1.ScrubStatusRequest\x1a\x1e.canopy.v1.ScrubStatusResponse\x12I\n" +
 	"\n" +
-	"EnsurePool\x12\x1c.canopy.v1.EnsurePoolRequest\x1a\x1d.canopy.v1.EnsurePoolResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"EnsurePool\x12\x1c.canopy.v1.EnsurePoolRequest\x1a\x1d.canopy.v1.EnsurePoolResponse\x127\n" +
+	"\x04Keys\x12\x16.canopy.v1.KeysRequest\x1a\x17.canopy.v1.KeysResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_layout_proto_rawDescOnce sync.Once
@@ -2533,7 +2865,7 @@ func file_api_canopy_v1_layout_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_layout_proto_rawDescData
 }
 
-var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_api_canopy_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_api_canopy_v1_layout_proto_goTypes = []any{
 	(*WatchPoolsRequest)(nil),       // 0: canopy.v1.WatchPoolsRequest
 	(*PoolMap)(nil),                 // 1: canopy.v1.PoolMap
@@ -2566,54 +2898,64 @@ var file_api_canopy_v1_layout_proto_goTypes = []any{
 	(*ScrubStatusResponse)(nil),     // 28: canopy.v1.ScrubStatusResponse
 	(*EnsurePoolRequest)(nil),       // 29: canopy.v1.EnsurePoolRequest
 	(*EnsurePoolResponse)(nil),      // 30: canopy.v1.EnsurePoolResponse
-	(*Layout)(nil),                  // 31: canopy.v1.Layout
+	(*CapabilityRing)(nil),          // 31: canopy.v1.CapabilityRing
+	(*CapabilityKey)(nil),           // 32: canopy.v1.CapabilityKey
+	(*KeysRequest)(nil),             // 33: canopy.v1.KeysRequest
+	(*KeysResponse)(nil),            // 34: canopy.v1.KeysResponse
+	(*Layout)(nil),                  // 35: canopy.v1.Layout
 }
 var file_api_canopy_v1_layout_proto_depIdxs = []int32{
 	3,  // 0: canopy.v1.PoolMap.pools:type_name -> canopy.v1.Pool
 	5,  // 1: canopy.v1.PoolMap.servers:type_name -> canopy.v1.DataServerInfo
 	21, // 2: canopy.v1.PoolMap.scrub:type_name -> canopy.v1.ScrubState
 	4,  // 3: canopy.v1.Pool.pgs:type_name -> canopy.v1.PlacementGroup
-	31, // 4: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
+	35, // 4: canopy.v1.Pool.layout:type_name -> canopy.v1.Layout
 	2,  // 5: canopy.v1.Pool.redundancy:type_name -> canopy.v1.Redundancy
-	31, // 6: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
+	35, // 6: canopy.v1.StripeMapRequest.layout:type_name -> canopy.v1.Layout
 	8,  // 7: canopy.v1.StripeMapResponse.ranges:type_name -> canopy.v1.StripeRange
 	1,  // 8: canopy.v1.RegisterServerResponse.map:type_name -> canopy.v1.PoolMap
-	1,  // 9: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
-	4,  // 10: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
-	19, // 11: canopy.v1.RepairsResponse.gone:type_name -> canopy.v1.GoneServer
-	20, // 12: canopy.v1.RepairsResponse.stuck:type_name -> canopy.v1.StuckGroup
-	21, // 13: canopy.v1.SetScrubResponse.state:type_name -> canopy.v1.ScrubState
-	22, // 14: canopy.v1.ReportScrubRequest.result:type_name -> canopy.v1.ScrubResult
-	21, // 15: canopy.v1.ScrubStatusResponse.state:type_name -> canopy.v1.ScrubState
-	22, // 16: canopy.v1.ScrubStatusResponse.results:type_name -> canopy.v1.ScrubResult
-	2,  // 17: canopy.v1.EnsurePoolRequest.redundancy:type_name -> canopy.v1.Redundancy
-	0,  // 18: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
-	6,  // 19: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
-	9,  // 20: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
-	11, // 21: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
-	13, // 22: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
-	15, // 23: canopy.v1.LayoutService.SetServer:input_type -> canopy.v1.SetServerRequest
-	17, // 24: canopy.v1.LayoutService.Repairs:input_type -> canopy.v1.RepairsRequest
-	23, // 25: canopy.v1.LayoutService.SetScrub:input_type -> canopy.v1.SetScrubRequest
-	25, // 26: canopy.v1.LayoutService.ReportScrub:input_type -> canopy.v1.ReportScrubRequest
-	27, // 27: canopy.v1.LayoutService.ScrubStatus:input_type -> canopy.v1.ScrubStatusRequest
-	29, // 28: canopy.v1.LayoutService.EnsurePool:input_type -> canopy.v1.EnsurePoolRequest
-	1,  // 29: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
-	7,  // 30: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
-	10, // 31: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
-	12, // 32: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
-	14, // 33: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
-	16, // 34: canopy.v1.LayoutService.SetServer:output_type -> canopy.v1.SetServerResponse
-	18, // 35: canopy.v1.LayoutService.Repairs:output_type -> canopy.v1.RepairsResponse
-	24, // 36: canopy.v1.LayoutService.SetScrub:output_type -> canopy.v1.SetScrubResponse
-	26, // 37: canopy.v1.LayoutService.ReportScrub:output_type -> canopy.v1.ReportScrubResponse
-	28, // 38: canopy.v1.LayoutService.ScrubStatus:output_type -> canopy.v1.ScrubStatusResponse
-	30, // 39: canopy.v1.LayoutService.EnsurePool:output_type -> canopy.v1.EnsurePoolResponse
-	29, // [29:40] is the sub-list for method output_type
-	18, // [18:29] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	31, // 9: canopy.v1.RegisterServerResponse.capability_ring:type_name -> canopy.v1.CapabilityRing
+	1,  // 10: canopy.v1.HeartbeatServerResponse.map:type_name -> canopy.v1.PoolMap
+	31, // 11: canopy.v1.HeartbeatServerResponse.capability_ring:type_name -> canopy.v1.CapabilityRing
+	4,  // 12: canopy.v1.ReportReplicaResponse.pg:type_name -> canopy.v1.PlacementGroup
+	19, // 13: canopy.v1.RepairsResponse.gone:type_name -> canopy.v1.GoneServer
+	20, // 14: canopy.v1.RepairsResponse.stuck:type_name -> canopy.v1.StuckGroup
+	21, // 15: canopy.v1.SetScrubResponse.state:type_name -> canopy.v1.ScrubState
+	22, // 16: canopy.v1.ReportScrubRequest.result:type_name -> canopy.v1.ScrubResult
+	21, // 17: canopy.v1.ScrubStatusResponse.state:type_name -> canopy.v1.ScrubState
+	22, // 18: canopy.v1.ScrubStatusResponse.results:type_name -> canopy.v1.ScrubResult
+	2,  // 19: canopy.v1.EnsurePoolRequest.redundancy:type_name -> canopy.v1.Redundancy
+	32, // 20: canopy.v1.CapabilityRing.keys:type_name -> canopy.v1.CapabilityKey
+	31, // 21: canopy.v1.KeysResponse.ring:type_name -> canopy.v1.CapabilityRing
+	0,  // 22: canopy.v1.LayoutService.WatchPools:input_type -> canopy.v1.WatchPoolsRequest
+	6,  // 23: canopy.v1.LayoutService.StripeMap:input_type -> canopy.v1.StripeMapRequest
+	9,  // 24: canopy.v1.LayoutService.RegisterServer:input_type -> canopy.v1.RegisterServerRequest
+	11, // 25: canopy.v1.LayoutService.HeartbeatServer:input_type -> canopy.v1.HeartbeatServerRequest
+	13, // 26: canopy.v1.LayoutService.ReportReplica:input_type -> canopy.v1.ReportReplicaRequest
+	15, // 27: canopy.v1.LayoutService.SetServer:input_type -> canopy.v1.SetServerRequest
+	17, // 28: canopy.v1.LayoutService.Repairs:input_type -> canopy.v1.RepairsRequest
+	23, // 29: canopy.v1.LayoutService.SetScrub:input_type -> canopy.v1.SetScrubRequest
+	25, // 30: canopy.v1.LayoutService.ReportScrub:input_type -> canopy.v1.ReportScrubRequest
+	27, // 31: canopy.v1.LayoutService.ScrubStatus:input_type -> canopy.v1.ScrubStatusRequest
+	29, // 32: canopy.v1.LayoutService.EnsurePool:input_type -> canopy.v1.EnsurePoolRequest
+	33, // 33: canopy.v1.LayoutService.Keys:input_type -> canopy.v1.KeysRequest
+	1,  // 34: canopy.v1.LayoutService.WatchPools:output_type -> canopy.v1.PoolMap
+	7,  // 35: canopy.v1.LayoutService.StripeMap:output_type -> canopy.v1.StripeMapResponse
+	10, // 36: canopy.v1.LayoutService.RegisterServer:output_type -> canopy.v1.RegisterServerResponse
+	12, // 37: canopy.v1.LayoutService.HeartbeatServer:output_type -> canopy.v1.HeartbeatServerResponse
+	14, // 38: canopy.v1.LayoutService.ReportReplica:output_type -> canopy.v1.ReportReplicaResponse
+	16, // 39: canopy.v1.LayoutService.SetServer:output_type -> canopy.v1.SetServerResponse
+	18, // 40: canopy.v1.LayoutService.Repairs:output_type -> canopy.v1.RepairsResponse
+	24, // 41: canopy.v1.LayoutService.SetScrub:output_type -> canopy.v1.SetScrubResponse
+	26, // 42: canopy.v1.LayoutService.ReportScrub:output_type -> canopy.v1.ReportScrubResponse
+	28, // 43: canopy.v1.LayoutService.ScrubStatus:output_type -> canopy.v1.ScrubStatusResponse
+	30, // 44: canopy.v1.LayoutService.EnsurePool:output_type -> canopy.v1.EnsurePoolResponse
+	34, // 45: canopy.v1.LayoutService.Keys:output_type -> canopy.v1.KeysResponse
+	34, // [34:46] is the sub-list for method output_type
+	22, // [22:34] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_layout_proto_init() }
@@ -2629,7 +2971,7 @@ func file_api_canopy_v1_layout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_layout_proto_rawDesc), len(file_api_canopy_v1_layout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	LayoutService_ReportScrub_FullMethodName     = "/canopy.v1.LayoutService/ReportScrub"
 	LayoutService_ScrubStatus_FullMethodName     = "/canopy.v1.LayoutService/ScrubStatus"
 	LayoutService_EnsurePool_FullMethodName      = "/canopy.v1.LayoutService/EnsurePool"
+	LayoutService_Keys_FullMethodName            = "/canopy.v1.LayoutService/Keys"
 )
 
 // LayoutServiceClient is the client API for LayoutService service.
@@ -67,6 +68,9 @@ type LayoutServiceClient interface {
 	// EnsurePool answers the pool of a redundancy class, and makes it with its
 	// placement groups if there is none yet. For the leader.
 	EnsurePool(ctx context.Context, in *EnsurePoolRequest, opts ...grpc.CallOption) (*EnsurePoolResponse, error)
+	// Keys tells of the keys that capabilities are signed with, without the secrets,
+	// and makes a new one. For the leader.
+	Keys(ctx context.Context, in *KeysRequest, opts ...grpc.CallOption) (*KeysResponse, error)
 }
 
 type layoutServiceClient struct {
@@ -196,6 +200,16 @@ func (c *layoutServiceClient) EnsurePool(ctx context.Context, in *EnsurePoolRequ
 	return out, nil
 }
 
+func (c *layoutServiceClient) Keys(ctx context.Context, in *KeysRequest, opts ...grpc.CallOption) (*KeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(KeysResponse)
+	err := c.cc.Invoke(ctx, LayoutService_Keys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LayoutServiceServer is the server API for LayoutService service.
 // All implementations must embed UnimplementedLayoutServiceServer
 // for forward compatibility.
@@ -231,6 +245,9 @@ type LayoutServiceServer interface {
 	// EnsurePool answers the pool of a redundancy class, and makes it with its
 	// placement groups if there is none yet. For the leader.
 	EnsurePool(context.Context, *EnsurePoolRequest) (*EnsurePoolResponse, error)
+	// Keys tells of the keys that capabilities are signed with, without the secrets,
+	// and makes a new one. For the leader.
+	Keys(context.Context, *KeysRequest) (*KeysResponse, error)
 	mustEmbedUnimplementedLayoutServiceServer()
 }
 
@@ -273,6 +290,9 @@ func (UnimplementedLayoutServiceServer) ScrubStatus(context.Context, *ScrubStatu
 }
 func (UnimplementedLayoutServiceServer) EnsurePool(context.Context, *EnsurePoolRequest) (*EnsurePoolResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EnsurePool not implemented")
+}
+func (UnimplementedLayoutServiceServer) Keys(context.Context, *KeysRequest) (*KeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Keys not implemented")
 }
 func (UnimplementedLayoutServiceServer) mustEmbedUnimplementedLayoutServiceServer() {}
 func (UnimplementedLayoutServiceServer) testEmbeddedByValue()                       {}
@@ -486,6 +506,24 @@ func _LayoutService_EnsurePool_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LayoutService_Keys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(KeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LayoutServiceServer).Keys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LayoutService_Keys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LayoutServiceServer).Keys(ctx, req.(*KeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LayoutService_ServiceDesc is the grpc.ServiceDesc for LayoutService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -532,6 +570,10 @@ var LayoutService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EnsurePool",
 			Handler:    _LayoutService_EnsurePool_Handler,
+		},
+		{
+			MethodName: "Keys",
+			Handler:    _LayoutService_Keys_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -21,6 +21,55 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type DataRight int32
+
+const (
+	DataRight_DATA_RIGHT_NONE  DataRight = 0
+	DataRight_DATA_RIGHT_READ  DataRight = 1
+	DataRight_DATA_RIGHT_WRITE DataRight = 2
+)
+
+// Enum value maps for DataRight.
+var (
+	DataRight_name = map[int32]string{
+		0: "DATA_RIGHT_NONE",
+		1: "DATA_RIGHT_READ",
+		2: "DATA_RIGHT_WRITE",
+	}
+	DataRight_value = map[string]int32{
+		"DATA_RIGHT_NONE":  0,
+		"DATA_RIGHT_READ":  1,
+		"DATA_RIGHT_WRITE": 2,
+	}
+)
+
+func (x DataRight) Enum() *DataRight {
+	p := new(DataRight)
+	*p = x
+	return p
+}
+
+func (x DataRight) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DataRight) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_metadata_proto_enumTypes[0].Descriptor()
+}
+
+func (DataRight) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_metadata_proto_enumTypes[0]
+}
+
+func (x DataRight) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DataRight.Descriptor instead.
+func (DataRight) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{0}
+}
+
 type SetAttrMask int32
 
 const (
@@ -77,11 +126,11 @@ func (x SetAttrMask) String() string {
 }
 
 func (SetAttrMask) Descriptor() protoreflect.EnumDescriptor {
-	return file_api_canopy_v1_metadata_proto_enumTypes[0].Descriptor()
+	return file_api_canopy_v1_metadata_proto_enumTypes[1].Descriptor()
 }
 
 func (SetAttrMask) Type() protoreflect.EnumType {
-	return &file_api_canopy_v1_metadata_proto_enumTypes[0]
+	return &file_api_canopy_v1_metadata_proto_enumTypes[1]
 }
 
 func (x SetAttrMask) Number() protoreflect.EnumNumber {
@@ -90,7 +139,7 @@ func (x SetAttrMask) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SetAttrMask.Descriptor instead.
 func (SetAttrMask) EnumDescriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{0}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{1}
 }
 
 type LockKind int32
@@ -126,11 +175,11 @@ func (x LockKind) String() string {
 }
 
 func (LockKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_api_canopy_v1_metadata_proto_enumTypes[1].Descriptor()
+	return file_api_canopy_v1_metadata_proto_enumTypes[2].Descriptor()
 }
 
 func (LockKind) Type() protoreflect.EnumType {
-	return &file_api_canopy_v1_metadata_proto_enumTypes[1]
+	return &file_api_canopy_v1_metadata_proto_enumTypes[2]
 }
 
 func (x LockKind) Number() protoreflect.EnumNumber {
@@ -139,7 +188,7 @@ func (x LockKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LockKind.Descriptor instead.
 func (LockKind) EnumDescriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{1}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{2}
 }
 
 type OperateRequest struct {
@@ -928,6 +977,7 @@ func (x *LookupCall) GetName() []byte {
 type GetAttrCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	DataRights    uint32                 `protobuf:"varint,40,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // a capability with these (DataRight bits), as far as cred has them, is to come along
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -967,6 +1017,13 @@ func (x *GetAttrCall) GetPlace() *Place {
 		return x.Place
 	}
 	return nil
+}
+
+func (x *GetAttrCall) GetDataRights() uint32 {
+	if x != nil {
+		return x.DataRights
+	}
+	return 0
 }
 
 type ReadlinkCall struct {
@@ -2922,25 +2979,30 @@ func (*CloseSessionCall) Descriptor() ([]byte, []int) {
 
 // Result is the outcome of one operation.
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`                              // fserr.Kind; 0 is success
-	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                             // for people
-	Attr          *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"`                                 // of the operation's object, after it
-	DirAttr       *Attr                  `protobuf:"bytes,4,opt,name=dir_attr,json=dirAttr,proto3" json:"dir_attr,omitempty"`            // of the (source) directory, after it
-	DstDirAttr    *Attr                  `protobuf:"bytes,5,opt,name=dst_dir_attr,json=dstDirAttr,proto3" json:"dst_dir_attr,omitempty"` // rename: of the destination directory
-	Place         *Place                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"`                               // where the object is now, if not where it was addressed
-	Data          []byte                 `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`                                 // symlink target, xattr value, or xattr names each ended by NUL
-	Entries       []*DirEntry            `protobuf:"bytes,8,rep,name=entries,proto3" json:"entries,omitempty"`
-	Eof           bool                   `protobuf:"varint,9,opt,name=eof,proto3" json:"eof,omitempty"`
-	Mark          uint64                 `protobuf:"varint,10,opt,name=mark,proto3" json:"mark,omitempty"`       // listing mark
-	Offset        uint64                 `protobuf:"varint,11,opt,name=offset,proto3" json:"offset,omitempty"`   // append reservation
-	Existed       bool                   `protobuf:"varint,12,opt,name=existed,proto3" json:"existed,omitempty"` // create: the name was there
-	Statfs        *StatFs                `protobuf:"bytes,13,opt,name=statfs,proto3" json:"statfs,omitempty"`
-	Redirect      *Redirect              `protobuf:"bytes,14,opt,name=redirect,proto3" json:"redirect,omitempty"`                                // with MOVED and NOT_HOLDER
-	RetryAfterMs  uint32                 `protobuf:"varint,15,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // with BUSY
-	Replaced      *Attr                  `protobuf:"bytes,16,opt,name=replaced,proto3" json:"replaced,omitempty"`                                // rename over, unlink: the inode that lost a name, after it (nlink 0: orphan)
-	Cookie        uint64                 `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`                                   // create and the like: position of the new name
-	Locks         []*Lock                `protobuf:"bytes,20,rep,name=locks,proto3" json:"locks,omitempty"`                                      // get_lock
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Error        uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`                              // fserr.Kind; 0 is success
+	Detail       string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                             // for people
+	Attr         *Attr                  `protobuf:"bytes,3,opt,name=attr,proto3" json:"attr,omitempty"`                                 // of the operation's object, after it
+	DirAttr      *Attr                  `protobuf:"bytes,4,opt,name=dir_attr,json=dirAttr,proto3" json:"dir_attr,omitempty"`            // of the (source) directory, after it
+	DstDirAttr   *Attr                  `protobuf:"bytes,5,opt,name=dst_dir_attr,json=dstDirAttr,proto3" json:"dst_dir_attr,omitempty"` // rename: of the destination directory
+	Place        *Place                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"`                               // where the object is now, if not where it was addressed
+	Data         []byte                 `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`                                 // symlink target, xattr value, or xattr names each ended by NUL
+	Entries      []*DirEntry            `protobuf:"bytes,8,rep,name=entries,proto3" json:"entries,omitempty"`
+	Eof          bool                   `protobuf:"varint,9,opt,name=eof,proto3" json:"eof,omitempty"`
+	Mark         uint64                 `protobuf:"varint,10,opt,name=mark,proto3" json:"mark,omitempty"`       // listing mark
+	Offset       uint64                 `protobuf:"varint,11,opt,name=offset,proto3" json:"offset,omitempty"`   // append reservation
+	Existed      bool                   `protobuf:"varint,12,opt,name=existed,proto3" json:"existed,omitempty"` // create: the name was there
+	Statfs       *StatFs                `protobuf:"bytes,13,opt,name=statfs,proto3" json:"statfs,omitempty"`
+	Redirect     *Redirect              `protobuf:"bytes,14,opt,name=redirect,proto3" json:"redirect,omitempty"`                                // with MOVED and NOT_HOLDER
+	RetryAfterMs uint32                 `protobuf:"varint,15,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // with BUSY
+	Replaced     *Attr                  `protobuf:"bytes,16,opt,name=replaced,proto3" json:"replaced,omitempty"`                                // rename over, unlink: the inode that lost a name, after it (nlink 0: orphan)
+	Cookie       uint64                 `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`                                   // create and the like: position of the new name
+	Locks        []*Lock                `protobuf:"bytes,20,rep,name=locks,proto3" json:"locks,omitempty"`                                      // get_lock
+	// Of a regular file, from lookup, from create that made it, and from get_attr that
+	// asks: what proves to data servers what cred may do with its bytes (PROTOCOLS J4).
+	// The node signs it: it is no part of a stored result.
+	Capability    []byte `protobuf:"bytes,40,opt,name=capability,proto3" json:"capability,omitempty"`
+	DataRights    uint32 `protobuf:"varint,41,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // lookup and get_attr: what that is (DataRight bits)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3099,6 +3161,20 @@ func (x *Result) GetLocks() []*Lock {
 		return x.Locks
 	}
 	return nil
+}
+
+func (x *Result) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+func (x *Result) GetDataRights() uint32 {
+	if x != nil {
+		return x.DataRights
+	}
+	return 0
 }
 
 type Redirect struct {
@@ -3716,9 +3792,11 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
 	"LookupCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"5\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"V\n" +
 	"\vGetAttrCall\x12&\n" +
-	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"6\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x1f\n" +
+	"\vdata_rights\x18( \x01(\rR\n" +
+	"dataRights\"6\n" +
 	"\fReadlinkCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"H\n" +
 	"\n" +
@@ -3869,7 +3947,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xeb\x04\n" +
+	"\x10CloseSessionCall\"\xac\x05\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -3890,7 +3968,12 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x0eretry_after_ms\x18\x0f \x01(\rR\fretryAfterMs\x12+\n" +
 	"\breplaced\x18\x10 \x01(\v2\x0f.canopy.v1.AttrR\breplaced\x12\x16\n" +
 	"\x06cookie\x18\x11 \x01(\x04R\x06cookie\x12%\n" +
-	"\x05locks\x18\x14 \x03(\v2\x0f.canopy.v1.LockR\x05locks\"~\n" +
+	"\x05locks\x18\x14 \x03(\v2\x0f.canopy.v1.LockR\x05locks\x12\x1e\n" +
+	"\n" +
+	"capability\x18( \x01(\fR\n" +
+	"capability\x12\x1f\n" +
+	"\vdata_rights\x18) \x01(\rR\n" +
+	"dataRights\"~\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -3926,7 +4009,11 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x13ReportOpensResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12/\n" +
 	"\bredirect\x18\x02 \x01(\v2\x13.canopy.v1.RedirectR\bredirect\x12&\n" +
-	"\x05moved\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x05moved*\xdc\x01\n" +
+	"\x05moved\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x05moved*K\n" +
+	"\tDataRight\x12\x13\n" +
+	"\x0fDATA_RIGHT_NONE\x10\x00\x12\x13\n" +
+	"\x0fDATA_RIGHT_READ\x10\x01\x12\x14\n" +
+	"\x10DATA_RIGHT_WRITE\x10\x02*\xdc\x01\n" +
 	"\vSetAttrMask\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -3961,141 +4048,142 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_metadata_proto_rawDescData
 }
 
-var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
-	(SetAttrMask)(0),            // 0: canopy.v1.SetAttrMask
-	(LockKind)(0),               // 1: canopy.v1.LockKind
-	(*OperateRequest)(nil),      // 2: canopy.v1.OperateRequest
-	(*OperateResponse)(nil),     // 3: canopy.v1.OperateResponse
-	(*Outcome)(nil),             // 4: canopy.v1.Outcome
-	(*Op)(nil),                  // 5: canopy.v1.Op
-	(*LookupCall)(nil),          // 6: canopy.v1.LookupCall
-	(*GetAttrCall)(nil),         // 7: canopy.v1.GetAttrCall
-	(*ReadlinkCall)(nil),        // 8: canopy.v1.ReadlinkCall
-	(*AccessCall)(nil),          // 9: canopy.v1.AccessCall
-	(*ParentCall)(nil),          // 10: canopy.v1.ParentCall
-	(*ReadDirCall)(nil),         // 11: canopy.v1.ReadDirCall
-	(*GetXattrCall)(nil),        // 12: canopy.v1.GetXattrCall
-	(*ListXattrCall)(nil),       // 13: canopy.v1.ListXattrCall
-	(*StatFsCall)(nil),          // 14: canopy.v1.StatFsCall
-	(*CreateCall)(nil),          // 15: canopy.v1.CreateCall
-	(*MkdirCall)(nil),           // 16: canopy.v1.MkdirCall
-	(*MknodCall)(nil),           // 17: canopy.v1.MknodCall
-	(*SymlinkCall)(nil),         // 18: canopy.v1.SymlinkCall
-	(*LinkCall)(nil),            // 19: canopy.v1.LinkCall
-	(*UnlinkCall)(nil),          // 20: canopy.v1.UnlinkCall
-	(*RmdirCall)(nil),           // 21: canopy.v1.RmdirCall
-	(*RenameCall)(nil),          // 22: canopy.v1.RenameCall
-	(*SetAttrCall)(nil),         // 23: canopy.v1.SetAttrCall
-	(*SetXattrCall)(nil),        // 24: canopy.v1.SetXattrCall
-	(*RemoveXattrCall)(nil),     // 25: canopy.v1.RemoveXattrCall
-	(*ReportSizeCall)(nil),      // 26: canopy.v1.ReportSizeCall
-	(*ReserveAppendCall)(nil),   // 27: canopy.v1.ReserveAppendCall
-	(*FillAppendCall)(nil),      // 28: canopy.v1.FillAppendCall
-	(*Lock)(nil),                // 29: canopy.v1.Lock
-	(*GetLockCall)(nil),         // 30: canopy.v1.GetLockCall
-	(*SetLockCall)(nil),         // 31: canopy.v1.SetLockCall
-	(*DropLocksCall)(nil),       // 32: canopy.v1.DropLocksCall
-	(*WaitLockCall)(nil),        // 33: canopy.v1.WaitLockCall
-	(*CancelWaitCall)(nil),      // 34: canopy.v1.CancelWaitCall
-	(*OpenSessionCall)(nil),     // 35: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 36: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 37: canopy.v1.Result
-	(*Redirect)(nil),            // 38: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 39: canopy.v1.EventsRequest
-	(*Event)(nil),               // 40: canopy.v1.Event
-	(*Heartbeat)(nil),           // 41: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 42: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 43: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 44: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 45: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 46: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 47: canopy.v1.Credential
-	(*Place)(nil),               // 48: canopy.v1.Place
-	(*Attr)(nil),                // 49: canopy.v1.Attr
-	(*DirEntry)(nil),            // 50: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 51: canopy.v1.StatFs
+	(DataRight)(0),              // 0: canopy.v1.DataRight
+	(SetAttrMask)(0),            // 1: canopy.v1.SetAttrMask
+	(LockKind)(0),               // 2: canopy.v1.LockKind
+	(*OperateRequest)(nil),      // 3: canopy.v1.OperateRequest
+	(*OperateResponse)(nil),     // 4: canopy.v1.OperateResponse
+	(*Outcome)(nil),             // 5: canopy.v1.Outcome
+	(*Op)(nil),                  // 6: canopy.v1.Op
+	(*LookupCall)(nil),          // 7: canopy.v1.LookupCall
+	(*GetAttrCall)(nil),         // 8: canopy.v1.GetAttrCall
+	(*ReadlinkCall)(nil),        // 9: canopy.v1.ReadlinkCall
+	(*AccessCall)(nil),          // 10: canopy.v1.AccessCall
+	(*ParentCall)(nil),          // 11: canopy.v1.ParentCall
+	(*ReadDirCall)(nil),         // 12: canopy.v1.ReadDirCall
+	(*GetXattrCall)(nil),        // 13: canopy.v1.GetXattrCall
+	(*ListXattrCall)(nil),       // 14: canopy.v1.ListXattrCall
+	(*StatFsCall)(nil),          // 15: canopy.v1.StatFsCall
+	(*CreateCall)(nil),          // 16: canopy.v1.CreateCall
+	(*MkdirCall)(nil),           // 17: canopy.v1.MkdirCall
+	(*MknodCall)(nil),           // 18: canopy.v1.MknodCall
+	(*SymlinkCall)(nil),         // 19: canopy.v1.SymlinkCall
+	(*LinkCall)(nil),            // 20: canopy.v1.LinkCall
+	(*UnlinkCall)(nil),          // 21: canopy.v1.UnlinkCall
+	(*RmdirCall)(nil),           // 22: canopy.v1.RmdirCall
+	(*RenameCall)(nil),          // 23: canopy.v1.RenameCall
+	(*SetAttrCall)(nil),         // 24: canopy.v1.SetAttrCall
+	(*SetXattrCall)(nil),        // 25: canopy.v1.SetXattrCall
+	(*RemoveXattrCall)(nil),     // 26: canopy.v1.RemoveXattrCall
+	(*ReportSizeCall)(nil),      // 27: canopy.v1.ReportSizeCall
+	(*ReserveAppendCall)(nil),   // 28: canopy.v1.ReserveAppendCall
+	(*FillAppendCall)(nil),      // 29: canopy.v1.FillAppendCall
+	(*Lock)(nil),                // 30: canopy.v1.Lock
+	(*GetLockCall)(nil),         // 31: canopy.v1.GetLockCall
+	(*SetLockCall)(nil),         // 32: canopy.v1.SetLockCall
+	(*DropLocksCall)(nil),       // 33: canopy.v1.DropLocksCall
+	(*WaitLockCall)(nil),        // 34: canopy.v1.WaitLockCall
+	(*CancelWaitCall)(nil),      // 35: canopy.v1.CancelWaitCall
+	(*OpenSessionCall)(nil),     // 36: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 37: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 38: canopy.v1.Result
+	(*Redirect)(nil),            // 39: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 40: canopy.v1.EventsRequest
+	(*Event)(nil),               // 41: canopy.v1.Event
+	(*Heartbeat)(nil),           // 42: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 43: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 44: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 45: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 46: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 47: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 48: canopy.v1.Credential
+	(*Place)(nil),               // 49: canopy.v1.Place
+	(*Attr)(nil),                // 50: canopy.v1.Attr
+	(*DirEntry)(nil),            // 51: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 52: canopy.v1.StatFs
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
-	5,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
-	4,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	47, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
-	6,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
-	7,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
-	8,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
-	11, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
-	12, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
-	13, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
-	14, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
-	9,  // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
-	10, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
-	30, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
-	33, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
-	34, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
-	15, // 15: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	16, // 16: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	17, // 17: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	18, // 18: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	19, // 19: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	20, // 20: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	21, // 21: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	22, // 22: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	23, // 23: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	24, // 24: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	25, // 25: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	26, // 26: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	27, // 27: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	28, // 28: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	31, // 29: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
-	32, // 30: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
-	35, // 31: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	36, // 32: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	48, // 33: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	48, // 34: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	48, // 35: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	48, // 36: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	48, // 37: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	48, // 38: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	48, // 39: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	26, // 40: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	48, // 41: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	48, // 42: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	48, // 43: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	48, // 44: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	48, // 45: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	1,  // 46: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
-	48, // 47: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
-	29, // 48: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
-	48, // 49: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
-	29, // 50: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
-	48, // 51: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
-	48, // 52: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
-	29, // 53: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
-	49, // 54: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	49, // 55: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	49, // 56: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	48, // 57: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	50, // 58: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	51, // 59: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	38, // 60: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	49, // 61: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	29, // 62: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
-	41, // 63: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	42, // 64: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	43, // 65: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	44, // 66: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	48, // 67: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	48, // 68: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	48, // 69: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	38, // 70: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	48, // 71: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	2,  // 72: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	39, // 73: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	45, // 74: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	3,  // 75: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	40, // 76: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	46, // 77: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	6,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
+	5,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
+	48, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	7,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
+	8,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
+	9,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
+	12, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
+	13, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
+	14, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
+	15, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
+	10, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
+	11, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
+	31, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
+	34, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
+	35, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
+	16, // 15: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	17, // 16: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	18, // 17: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	19, // 18: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	20, // 19: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	21, // 20: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	22, // 21: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	23, // 22: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	24, // 23: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	25, // 24: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	26, // 25: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	27, // 26: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	28, // 27: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	29, // 28: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	32, // 29: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	33, // 30: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	36, // 31: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	37, // 32: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	49, // 33: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	49, // 34: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	49, // 35: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	49, // 36: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	49, // 37: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	49, // 38: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	49, // 39: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	27, // 40: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	49, // 41: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	49, // 42: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	49, // 43: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	49, // 44: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	49, // 45: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	2,  // 46: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	49, // 47: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	30, // 48: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	49, // 49: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	30, // 50: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	49, // 51: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	49, // 52: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	30, // 53: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	50, // 54: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	50, // 55: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	50, // 56: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	49, // 57: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	51, // 58: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	52, // 59: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	39, // 60: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	50, // 61: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	30, // 62: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	42, // 63: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	43, // 64: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	44, // 65: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	45, // 66: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	49, // 67: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	49, // 68: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	49, // 69: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	39, // 70: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	49, // 71: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	3,  // 72: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	40, // 73: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	46, // 74: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	4,  // 75: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	41, // 76: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	47, // 77: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
 	75, // [75:78] is the sub-list for method output_type
 	72, // [72:75] is the sub-list for method input_type
 	72, // [72:72] is the sub-list for extension type_name
@@ -4152,7 +4240,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -1121,6 +1121,13 @@ func (m *GetAttrCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DataRights != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DataRights))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xc0
+	}
 	if m.Place != nil {
 		size, err := m.Place.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -2866,6 +2873,22 @@ func (m *Result) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DataRights != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DataRights))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xc8
+	}
+	if len(m.Capability) > 0 {
+		i -= len(m.Capability)
+		copy(dAtA[i:], m.Capability)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Capability)))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xc2
+	}
 	if len(m.Locks) > 0 {
 		for iNdEx := len(m.Locks) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Locks[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -4112,6 +4135,9 @@ func (m *GetAttrCall) SizeVT() (n int) {
 		l = m.Place.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.DataRights != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DataRights))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -4842,6 +4868,13 @@ func (m *Result) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	l = len(m.Capability)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.DataRights != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DataRights))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6945,6 +6978,25 @@ func (m *GetAttrCall) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 40:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DataRights", wireType)
+			}
+			m.DataRights = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DataRights |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -11621,6 +11673,59 @@ func (m *Result) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 40:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Capability", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Capability = append(m.Capability[:0], dAtA[iNdEx:postIndex]...)
+			if m.Capability == nil {
+				m.Capability = []byte{}
+			}
+			iNdEx = postIndex
+		case 41:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DataRights", wireType)
+			}
+			m.DataRights = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DataRights |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

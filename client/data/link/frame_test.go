@@ -14,7 +14,7 @@ func request(payload int) *Request {
 	r := &Request{DataRequest: &canopyv1.DataRequest{
 		Id: 7, Column: &canopyv1.Column{Pool: 1, Pg: 3, DataId: 1 << 50, Component: 1, Column: 2}, PgEpoch: 9, SizeEpoch: 4,
 		Cuts:   []*canopyv1.Cut{{SizeEpoch: 4, Size: 0}},
-		Client: 1 << 63, Incarnation: 2, Seq: 77, FromPrimary: true, Floor: 70, LogSeq: 5, LogFloor: 4,
+		Client: 1 << 63, Incarnation: 2, Seq: 77, FromPrimary: true, Floor: 70, LogSeq: 5, LogFloor: 4, Capability: []byte("allowed"),
 		Call: &canopyv1.DataRequest_Write{Write: &canopyv1.WriteCall{Offset: 4096, Crc32C: 0xdeadbeef, Sync: true, Repair: true}},
 	}}
 	if payload > 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/canopyfs/canopy/cmd/internal/cli"
+	"github.com/canopyfs/canopy/internal/capability"
 	"github.com/canopyfs/canopy/layoutsvc"
 )
 
@@ -51,6 +52,8 @@ The default pool is made when --want-servers data servers have registered.`,
 	f.IntVar(&config.PGs, "pgs", 0, "placement groups of the default pool; 0: 32")
 	f.DurationVar(&config.ServerLease, "server-lease", 3*time.Second, "how long a data server serves after its last heartbeat")
 	f.DurationVar(&config.RebuildAfter, "rebuild-after", layoutsvc.DefaultRebuildAfter, "rebuild the placement groups of a data server that is gone for longer on others; below 0: never")
+	f.DurationVar(&config.KeyPeriod, "capability-period", capability.DefaultPeriod, "what clients were allowed to do with bytes they have to ask for again after one to two of these")
+	f.DurationVar(&config.KeyRotation, "key-rotation", layoutsvc.DefaultKeyRotation, "replace the key of capabilities when it is as old; below 0: never")
 	common.Bind(cmd)
 	return cmd
 }
