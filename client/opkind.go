@@ -16,6 +16,8 @@ const (
 	opGetLock
 	opWaitLock
 	opCancelWait
+	opGetQuota
+	opListQuotas
 	opCreate
 	opMkdir
 	opMknod
@@ -32,6 +34,7 @@ const (
 	opFillAppend
 	opSetLock
 	opDropLocks
+	opSetQuota
 	opOpenSession
 	opCloseSession
 	opKinds // how many there are
@@ -39,9 +42,9 @@ const (
 
 var opNames = [opKinds]string{
 	"lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr",
-	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "open_session", "close_session",
+	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "open_session", "close_session",
 }
 
 func (k opKind) String() string { return opNames[k] }

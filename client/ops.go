@@ -157,10 +157,11 @@ func (c *Client) Access(ctx context.Context, cred Cred, n *Inode, mask uint32) e
 	return err
 }
 
-// StatFS returns the size of the file system.
-func (c *Client) StatFS(ctx context.Context) (*StatFS, error) {
-	op := c.Root().op(Cred{})
-	op.Call = &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{}}
+// StatFS returns the size of the file system, or of the quota that leaves the least
+// where n is.
+func (c *Client) StatFS(ctx context.Context, n *Inode) (*StatFS, error) {
+	op := n.op(Cred{})
+	op.Call = &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{Place: n.place()}}
 	res, err := c.do(ctx, opStatFS, op)
 	if err != nil {
 		return nil, err

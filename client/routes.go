@@ -1,6 +1,8 @@
 package client
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -89,6 +91,13 @@ func (r *routes) learn(red *canopyv1.Redirect) bool {
 	}
 	r.notifyLocked()
 	return true
+}
+
+// subtrees returns the known subtrees, in order.
+func (r *routes) subtrees() []base.SubtreeID {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Sorted(maps.Keys(r.subtree))
 }
 
 // find returns where a subtree lives, and a channel that is closed at the next

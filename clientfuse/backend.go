@@ -65,7 +65,7 @@ type backend interface {
 	GetAttrAhead(ctx context.Context, cred client.Cred, n inode, names []nameIn) (*client.Attr, []ahead, error)
 	SetAttr(ctx context.Context, cred client.Cred, n inode, set client.SetAttr, handle file) (*client.Attr, error)
 	Access(ctx context.Context, cred client.Cred, n inode, mask uint32) error
-	StatFS(ctx context.Context) (*client.StatFS, error)
+	StatFS(ctx context.Context, n inode) (*client.StatFS, error)
 
 	Create(ctx context.Context, cred client.Cred, dir inode, name string, mode, flags uint32) (created, error)
 	CreateAnonymous(ctx context.Context, cred client.Cred, dir inode, mode, flags uint32) (created, error)
@@ -169,7 +169,9 @@ func (b clientBackend) Access(ctx context.Context, cred client.Cred, n inode, ma
 	return b.c.Access(ctx, cred, own(n), mask)
 }
 
-func (b clientBackend) StatFS(ctx context.Context) (*client.StatFS, error) { return b.c.StatFS(ctx) }
+func (b clientBackend) StatFS(ctx context.Context, n inode) (*client.StatFS, error) {
+	return b.c.StatFS(ctx, own(n))
+}
 
 func (b clientBackend) Create(ctx context.Context, cred client.Cred, dir inode, name string, mode, flags uint32) (created, error) {
 	return made(b.c.Create(ctx, cred, own(dir), name, mode, flags))

@@ -306,10 +306,14 @@ func setAttrOf(in *fuse.SetAttrIn, mode uint32) client.SetAttr {
 	return set
 }
 
-// StatFs implements fuse.RawFileSystem.
+// StatFs implements fuse.RawFileSystem. Below a quota it is the quota's size.
 func (f *fileSystem) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	c := f.begin(opStatFS, cancel, h)
-	st, err := f.backend.StatFS(c)
+	n := f.nodes.get(h.NodeId)
+	if n == nil {
+		return c.end(estale)
+	}
+	st, err := f.backend.StatFS(c, n.inode)
 	if err != nil {
 		return c.end(errno(err))
 	}
@@ -317,7 +321,7 @@ func (f *fileSystem) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.
 	out.Blocks = st.GetTotalBytes() / blockSize
 	out.Bfree = st.GetFreeBytes() / blockSize
 	out.Bavail = out.Bfree
-	out.Files = st.GetFiles() + st.GetFreeFiles()
+	out.Files = st.GetFiles()
 	out.Ffree = st.GetFreeFiles()
 	out.NameLen = maxNameBytes
 	return c.end(fuse.OK)

@@ -243,8 +243,8 @@ func (n *memNode) killPriv() {
 
 func (m *memFS) Access(context.Context, client.Cred, inode, uint32) error { return nil }
 
-func (m *memFS) StatFS(context.Context) (*client.StatFS, error) {
-	return &client.StatFS{TotalBytes: 1 << 30, FreeBytes: 1 << 29, Files: 10, FreeFiles: 1 << 20}, nil
+func (m *memFS) StatFS(context.Context, inode) (*client.StatFS, error) {
+	return &client.StatFS{TotalBytes: 1 << 30, FreeBytes: 1 << 29, Files: 10 + 1<<20, FreeFiles: 1 << 20}, nil
 }
 
 func (m *memFS) Create(ctx context.Context, cred client.Cred, dir inode, name string, mode, flags uint32) (created, error) {

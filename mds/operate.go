@@ -206,6 +206,9 @@ func (w *pendingWrite) done(result []byte, err error) {
 // applied lets the term's workers know what happened.
 func (w *pendingWrite) applied(kind fserr.Kind) {
 	t := w.h.tenure()
+	if t != nil && kind == fserr.Busy && w.kind == opRename {
+		t.activity.Add(1) // it may have begun a tally
+	}
 	if t == nil || kind != fserr.OK {
 		return
 	}
@@ -214,7 +217,7 @@ func (w *pendingWrite) applied(kind fserr.Kind) {
 		t.sessionOpened(w.stream.client)
 	case opCloseSession:
 		t.sessionClosed(w.stream.client)
-	case opUnlink, opRmdir, opRename, opLink, opSetAttr, opCreate:
+	case opUnlink, opRmdir, opRename, opLink, opSetAttr, opCreate, opReportSize, opSetQuota:
 		t.activity.Add(1)
 	}
 }

@@ -60,7 +60,7 @@ func (b *readBatch) quick() bool {
 	}
 	for _, kind := range b.kinds {
 		switch kind {
-		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait:
+		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait, opListQuotas:
 			return false
 		}
 	}

@@ -56,6 +56,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.reconcileLoop(); return nil })
 	t.tasks.Go(func() error { t.deletionLoop(); return nil })
 	t.tasks.Go(func() error { t.cutLoop(); return nil })
+	t.tasks.Go(func() error { t.quotaLoop(); return nil })
 	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
 }
 

@@ -35,6 +35,8 @@ const (
 	opGetLock
 	opWaitLock
 	opCancelWait
+	opGetQuota
+	opListQuotas
 	opCreate
 	opMkdir
 	opMknod
@@ -51,6 +53,7 @@ const (
 	opFillAppend
 	opSetLock
 	opDropLocks
+	opSetQuota
 	opOpenSession
 	opCloseSession
 	opTypes
@@ -61,9 +64,9 @@ const firstWrite = opCreate
 
 var opNames = [opTypes]string{
 	"unknown", "lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr", "removexattr",
-	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "open_session", "close_session",
+	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "open_session", "close_session",
 }
 
 func (t opType) String() string { return opNames[t] }
@@ -136,6 +139,9 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 	case *canopyv1.Op_ListXattr:
 		return opListXattr, checkPlace(c.ListXattr.GetPlace())
 	case *canopyv1.Op_StatFs:
+		if p := c.StatFs.GetPlace(); p != nil {
+			return opStatFs, checkPlace(p)
+		}
 		return opStatFs, nil
 	case *canopyv1.Op_Access:
 		return opAccess, checkPlace(c.Access.GetPlace())
@@ -147,6 +153,10 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 		return opWaitLock, checkLock(c.WaitLock.GetPlace(), c.WaitLock.GetLock())
 	case *canopyv1.Op_CancelWait:
 		return opCancelWait, nil
+	case *canopyv1.Op_GetQuota:
+		return opGetQuota, checkPlace(c.GetQuota.GetPlace())
+	case *canopyv1.Op_ListQuotas:
+		return opListQuotas, nil
 	case *canopyv1.Op_OpenSession:
 		return opOpenSession, validateOpenSession(c.OpenSession)
 	case *canopyv1.Op_CloseSession:
@@ -204,6 +214,8 @@ func validateWrite(op *canopyv1.Op) (opType, error) {
 		return opSetLock, checkLock(c.SetLock.GetPlace(), c.SetLock.GetLock())
 	case *canopyv1.Op_DropLocks:
 		return opDropLocks, checkPlace(c.DropLocks.GetPlace())
+	case *canopyv1.Op_SetQuota:
+		return opSetQuota, nil
 	}
 	return opUnknown, nil
 }

@@ -72,7 +72,7 @@ func (a *app) command() *cobra.Command {
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long one process may take to answer")
 	root.AddCommand(a.statusCommand(), a.nodeCommand(), a.shardCommand(), a.subtreeCommand(), a.sessionCommand(),
-		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.checksumCommand(), a.fsckCommand())
+		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.checksumCommand(), a.fsckCommand())
 	return root
 }
 
@@ -145,6 +145,11 @@ func (a *app) withCluster(ctx context.Context, do func(*inspect.Cluster) error) 
 	return do(c)
 }
 
+// cred is who runs the command.
+func (a *app) cred() client.Cred {
+	return client.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+}
+
 // walk finds what path names: its attributes, and the path in the namespace.
 func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client.Attr, path string, err error) {
 	return a.at(ctx, typed, follow, func(context.Context, *client.Client, *client.Inode) error { return nil })
@@ -167,7 +172,7 @@ func (a *app) at(ctx context.Context, typed string, follow bool, do func(context
 		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
-	n, attr, err := c.FS(client.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}).Walk(ctx, path, follow)
+	n, attr, err := c.FS(a.cred()).Walk(ctx, path, follow)
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
 		err = fmt.Errorf("%s: %w", path, pe.Err) // which step of the walk failed is no news

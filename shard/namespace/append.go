@@ -52,6 +52,9 @@ func reserveAppend(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	case len(n.Reservations) >= maxReservations:
 		return nil, fserr.Busy
 	}
+	if err := b.mayGrow(o, offset+c.Length); err != nil {
+		return nil, err
+	}
 	n.Reservations = append(n.Reservations, schema.Reservation{Offset: offset, Length: c.Length, Client: b.client})
 	n.HighBytes = max(n.HighBytes, offset+c.Length)
 	n.HasData = true

@@ -101,6 +101,7 @@ var writes = []struct {
 	{"unlock /ro/f 0 0", fserr.OK, "unlock @gonefile 0 0", fserr.Stale},
 	{"drop /ro/f handle=1", fserr.OK, "drop @gonefile handle=1", fserr.Stale},
 	{"fill /ro/appended len=10", fserr.OK, "fill @gonefile len=10", fserr.Stale},
+	{"quota /ro inodes=9", fserr.Permission, "quota @gone inodes=9", fserr.Stale},
 }
 
 // newCheckedRig makes the tree that the table above works on.
@@ -161,7 +162,7 @@ func TestApplyRefusesEveryWrite(t *testing.T) {
 			}
 		}
 	}
-	if want := 16; len(kinds) != want {
+	if want := 17; len(kinds) != want {
 		t.Errorf("%d kinds of writes are tried, want %d: %v", len(kinds), want, kinds)
 	}
 }
@@ -203,8 +204,8 @@ func TestApplyKnowsEveryWrite(t *testing.T) {
 			t.Errorf("%s is neither read nor applied", name)
 		}
 	}
-	if writes != 16 {
-		t.Errorf("%d operations change the namespace; the tables of this file know 16", writes)
+	if writes != 17 {
+		t.Errorf("%d operations change the namespace; the tables of this file know 17", writes)
 	}
 }
 
@@ -212,7 +213,8 @@ func TestApplyKnowsEveryWrite(t *testing.T) {
 // holder that was told otherwise, or that decided before the subtree went, changes
 // nothing.
 func TestApplyChecksTheHoldersCommands(t *testing.T) {
-	lines := []string{"purge @orphan", "purge reloc=@moved", "deletion-done @queued", "cut-done @cut epoch=9"}
+	lines := []string{"purge @orphan", "purge reloc=@moved", "deletion-done @queued", "cut-done @cut epoch=9",
+		"quota-counted /ro", "tally-done /big"}
 	setup := func() *rig {
 		r := newCheckedRig(t)
 		for _, l := range []string{
@@ -227,6 +229,12 @@ func TestApplyChecksTheHoldersCommands(t *testing.T) {
 		r.mustRun("rename /moved /moved2")
 		r.mustRun("unlink /queued")
 		r.mustRun("purge @queued")
+		r.countNow = 1
+		r.load()
+		for _, l := range []string{"quota /ro inodes=99", "quota /open inodes=99", "mkdir /big", "create /big/1", "create /big/2"} {
+			r.mustRun("%s", l)
+		}
+		r.run("rename /big /open/big") // begins a tally
 		return r
 	}
 	for _, l := range lines {

@@ -22,17 +22,18 @@ var (
 // changes anything.
 type batch struct {
 	view
-	m       *Machine
-	w       shard.Writer
-	nowNS   int64 // of the entry, never before the last entry's (PROTOCOLS A3)
-	sub     *subtree
-	client  base.ClientID // of the command; 0: the holder's own
-	seq     base.Seq
-	floor   base.Seq
-	ordered []*directory // dirty headers, in the order first changed
-	windows []openWindow // with pending results
-	counted []*subtree   // with changed counters
-	buf     []byte       // scratch of set
+	m        *Machine
+	w        shard.Writer
+	nowNS    int64 // of the entry, never before the last entry's (PROTOCOLS A3)
+	sub      *subtree
+	client   base.ClientID // of the command; 0: the holder's own
+	seq      base.Seq
+	floor    base.Seq
+	ordered  []*directory // dirty headers, in the order first changed
+	windows  []openWindow // with pending results
+	counted  []*subtree   // with changed counters
+	accounts []account    // with changed quotas
+	buf      []byte       // scratch of set
 }
 
 type openWindow struct {
@@ -67,6 +68,9 @@ func (b *batch) flush() error {
 		if err := b.set(schema.CountersKey(b.id, s.id), &s.counters); err != nil {
 			return err
 		}
+	}
+	if err := b.flushQuotas(); err != nil {
+		return err
 	}
 	for _, o := range b.windows {
 		if err := b.flushWindow(o); err != nil {
@@ -111,7 +115,7 @@ func (b *batch) set(key []byte, v value) error {
 // enter makes the subtree the one that the following operation works on.
 func (b *batch) enter(s *subtree) {
 	b.sub = s
-	b.subtree, b.epoch, b.root = s.id, s.Epoch, s.Root
+	b.subtree, b.epoch, b.root, b.quotas = s.id, s.Epoch, s.Root, len(s.quotas) > 0
 }
 
 // run applies one command and returns its encoded result.
@@ -261,10 +265,15 @@ func (b *batch) changed(o *object) error {
 
 // save writes an inode where it stands and keeps the counters right.
 func (b *batch) save(o *object) error {
-	if o.home != inOrphan && o.inode.IsFile() && o.inode.SizeBytes != o.size {
-		c := b.counters()
-		c.Bytes += o.inode.SizeBytes - o.size
-		o.size = o.inode.SizeBytes
+	if o.home != inOrphan && o.inode.IsFile() {
+		if o.inode.SizeBytes != o.size {
+			c := b.counters()
+			c.Bytes += o.inode.SizeBytes - o.size
+			o.size = o.inode.SizeBytes
+		}
+		if err := b.recharge(o); err != nil {
+			return err
+		}
 	}
 	switch o.home {
 	case inRecord:

@@ -41,9 +41,9 @@ func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
 	for _, id := range subtrees {
 		s := roots[id]
 		c := &checker{
-			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root},
+			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0},
 			report: report, sum: &all,
-			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, orphans: map[base.Ino]bool{}, locks: map[clientLocks]bool{},
+			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, named: map[base.Ino][]base.Ino{}, orphans: map[base.Ino]bool{}, locks: map[clientLocks]bool{},
 		}
 		if err := c.run(); err != nil {
 			return all, err
@@ -70,8 +70,9 @@ type checker struct {
 	report  func(Finding)
 	sum     *Summary
 	dirs    map[base.Ino]*checkedDir
-	links   map[base.Ino]uint32 // dentries that refer to a record
-	orphans map[base.Ino]bool   // true: a directory
+	links   map[base.Ino]uint32     // dentries that refer to a record
+	named   map[base.Ino][]base.Ino // their directories
+	orphans map[base.Ino]bool       // true: a directory
 	locks   map[clientLocks]bool
 	counted schema.Counters
 }
@@ -83,7 +84,7 @@ func (c *checker) problem(invariant string, ino base.Ino, format string, args ..
 
 func (c *checker) run() error {
 	for _, step := range []func() error{
-		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkCounters,
+		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkCounters, c.checkNames, c.checkQuotas,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -275,6 +276,7 @@ func (c *checker) dentry(dir base.Ino, at base.Cookie, e *schema.Dentry) {
 		d.subdirs--
 	case schema.Link:
 		c.links[e.Ino]++
+		c.named[e.Ino] = append(c.named[e.Ino], dir)
 	case schema.Embedded:
 		c.file(e.Inode)
 		if e.Inode.Nlink != 1 {

@@ -38,7 +38,11 @@ func create(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask))
+	more, err := b.adding(d.Ino, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask), more)
 }
 
 func existsOr(exclusive bool, kind fserr.Kind) error {
@@ -71,7 +75,7 @@ func (b *batch) createExisting(who identity, c *canopyv1.CreateCall, d *director
 			return nil, err
 		}
 	}
-	return &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, nil
+	return b.showRoom(&canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, o)
 }
 
 // createAnonymous makes a file without a name, an orphan from the start; link can
@@ -106,14 +110,18 @@ func (b *batch) newFile(who identity, d *directory, mode, umask uint32) *schema.
 	return n
 }
 
-// addInode gives a new inode its name: one key holds both.
-func (b *batch) addInode(d *directory, p position, name []byte, n *schema.Inode) (*canopyv1.Result, error) {
+// addInode gives a new inode its name: one key holds both. more is what quotas are
+// charged.
+func (b *batch) addInode(d *directory, p position, name []byte, n *schema.Inode, more changes) (*canopyv1.Result, error) {
 	e := &schema.Dentry{Kind: schema.Embedded, Name: name, Ino: n.Ino, Type: n.Mode & schema.TypeMask, Inode: n}
-	if _, err := b.appear(d, p, e); err != nil {
+	at, err := b.appear(d, p, e)
+	if err != nil {
 		return nil, err
 	}
 	b.counters().Files++
-	return &canopyv1.Result{Attr: b.inodeAttr(n), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}, nil
+	b.charge(more)
+	r := &canopyv1.Result{Attr: b.inodeAttr(n), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}
+	return b.showRoom(r, &object{home: inDentry, inode: n, entry: at})
 }
 
 func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
@@ -123,6 +131,10 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.Invalid
 	}
 	d, p, err := b.newName(who, base.Ino(c.Dir), c.Name)
+	if err != nil {
+		return nil, err
+	}
+	more, err := b.adding(d.Ino, 1, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +153,7 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	b.dirs[dirID{b.subtree, child.Ino}] = child
 	b.touch(child)
 	b.counters().Directories++
+	b.charge(more)
 	return &canopyv1.Result{Attr: b.dirAttr(child), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}, nil
 }
 
@@ -166,14 +179,18 @@ func mknod(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if device && !who.isRoot() {
 		return nil, fserr.Permission
 	}
+	more, err := b.adding(d.Ino, 1, 0)
+	if err != nil {
+		return nil, err
+	}
 	if kind == 0 || kind == schema.TypeFile {
-		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask))
+		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask), more)
 	}
 	n := b.newInode(who, d, kind|c.Mode&modeBits, c.Umask)
 	if device {
 		n.Rdev = c.Rdev
 	}
-	return b.addInode(d, p, c.Name, n)
+	return b.addInode(d, p, c.Name, n, more)
 }
 
 func symlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
@@ -191,7 +208,11 @@ func symlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	more, err := b.adding(d.Ino, 1, 0)
+	if err != nil {
+		return nil, err
+	}
 	n := b.newInode(who, d, schema.TypeLink|0o777, 0)
 	n.Target, n.SizeBytes = c.Target, uint64(len(c.Target))
-	return b.addInode(d, p, c.Name, n)
+	return b.addInode(d, p, c.Name, n, more)
 }

@@ -40,6 +40,8 @@ func applyHandler(op *canopyv1.Op) func(*batch, *canopyv1.Op) (*canopyv1.Result,
 		return setLock
 	case *canopyv1.Op_DropLocks:
 		return dropLocks
+	case *canopyv1.Op_SetQuota:
+		return setQuota
 	}
 	return nil
 }
@@ -67,6 +69,10 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 		return parent
 	case *canopyv1.Op_GetLock:
 		return getLock
+	case *canopyv1.Op_GetQuota:
+		return getQuota
+	case *canopyv1.Op_ListQuotas:
+		return listQuotas
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package namespace
 
 import (
+	"slices"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -30,6 +32,10 @@ func link(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	case o.inode.Nlink >= MaxLinks:
 		return nil, fserr.MLink
 	}
+	more, err := b.linking(o, d.Ino)
+	if err != nil {
+		return nil, err
+	}
 	o.inode.Nlink++
 	o.inode.CtimeNS = b.nowNS
 	o.inode.Version++
@@ -43,15 +49,49 @@ func link(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		if err = b.save(o); err == nil {
 			_, err = b.appear(d, p, e)
 		}
+		if err == nil {
+			err = b.changeNames(o.inode.Ino, 0, d.Ino)
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
+	b.charge(more)
 	r := &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}
 	if o.home == inDentry || o.moved {
 		r.Place = o.place()
 	}
 	return r, nil
+}
+
+// linking returns what a further name in dir adds to quotas, if they allow it.
+func (b *batch) linking(o *object, dir base.Ino) (changes, error) {
+	if len(b.sub.quotas) == 0 {
+		return nil, nil
+	}
+	var dirs []base.Ino
+	switch o.home {
+	case inOrphan:
+		return b.adding(dir, 1, int64(chargedBytes(o.inode)))
+	case inDentry:
+		dirs = []base.Ino{o.entry.dir}
+	default:
+		var err error
+		if dirs, err = b.namesOf(o.inode.Ino); err != nil {
+			return nil, err
+		}
+	}
+	before, err := b.holders(dirs, b.quotasAbove)
+	if err != nil {
+		return nil, err
+	}
+	after, err := b.holders(append(slices.Clone(dirs), dir), b.quotasAbove)
+	if err != nil {
+		return nil, err
+	}
+	var c changes
+	c.regroup(before, after, int64(o.charged))
+	return c, c.check()
 }
 
 // nameAnonymous embeds an inode that was made without a name in its first dentry.
@@ -66,7 +106,7 @@ func (b *batch) nameAnonymous(o *object, d *directory, p position, e *schema.Den
 	}
 	o.inode.Linkable = false
 	e.Kind, e.Inode, e.Subtree = schema.Embedded, o.inode, 0
-	o.home, o.size = inDentry, o.inode.SizeBytes
+	o.home, o.size, o.charged = inDentry, o.inode.SizeBytes, chargedBytes(o.inode)
 	if o.entry, err = b.appear(d, p, e); err != nil {
 		return err
 	}
@@ -100,6 +140,11 @@ func (b *batch) deinline(o *object, d *directory, p position, e *schema.Dentry) 
 	o.home, o.entry = inRecord, entry{old, first.dir, first.at}
 	if err := b.save(o); err != nil {
 		return err
+	}
+	for _, dir := range []base.Ino{first.dir, d.Ino} {
+		if err := b.changeNames(o.inode.Ino, 0, dir); err != nil {
+			return err
+		}
 	}
 	if err := b.putParts(o, parts); err != nil {
 		return err
@@ -135,6 +180,10 @@ func unlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if o.isDir() {
 		return nil, fserr.IsDir
 	}
+	less, err := b.losing(o)
+	if err != nil {
+		return nil, err
+	}
 	// The xattrs of an embedded inode stand behind its dentry: it moves first.
 	if err := b.loseName(o); err != nil {
 		return nil, err
@@ -142,6 +191,7 @@ func unlink(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err := b.vanish(d, s.entry); err != nil {
 		return nil, err
 	}
+	b.charge(less)
 	return &canopyv1.Result{DirAttr: b.dirAttr(d), Replaced: b.attr(o)}, nil
 }
 
@@ -176,11 +226,16 @@ func rmdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if o.dir.Entries > 0 {
 		return nil, fserr.NotEmpty
 	}
+	less, err := b.losing(o)
+	if err != nil {
+		return nil, err
+	}
 	if err := b.loseName(o); err != nil {
 		return nil, err
 	}
 	if err := b.vanish(d, s.entry); err != nil {
 		return nil, err
 	}
+	b.charge(less)
 	return &canopyv1.Result{DirAttr: b.dirAttr(d), Replaced: b.attr(o)}, nil
 }

@@ -76,6 +76,9 @@ func (m *Machine) loadSubtrees(r shard.Reader) error {
 		for _, w := range s.windows {
 			w.loaded()
 		}
+		if err := s.loadQuotas(r, m.cfg.Shard); err != nil {
+			return err
+		}
 		lo, hi = schema.KindRange(m.cfg.Shard, id, schema.KindLockClient)
 		err = r.Scan(lo, hi, func(key, _ []byte) (bool, error) {
 			client, _, _ := schema.InoOf(key)
@@ -87,6 +90,19 @@ func (m *Machine) loadSubtrees(r shard.Reader) error {
 		}
 	}
 	return nil
+}
+
+func (s *subtree) loadQuotas(r shard.Reader, id base.ShardID) error {
+	lo, hi := schema.KindRange(id, s.id, schema.KindQuota)
+	return r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		q, err := schema.DecodeQuota(value)
+		if err != nil {
+			return false, err
+		}
+		dir, _, _ := schema.InoOf(key)
+		s.quotas[base.Ino(dir)] = &quota{Quota: *q, dir: base.Ino(dir)}
+		return true, nil
+	})
 }
 
 // eachSubtree calls fn for the subtrees that the shard knows, by id.

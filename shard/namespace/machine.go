@@ -14,6 +14,9 @@ type Config struct {
 	// Hash is the hash of names, nil for shard.NameHash. Another one is for tests
 	// of collisions: it changes the format.
 	Hash func(name []byte) shard.Hash
+	// CountNow is up to how many names one operation counts for a quota itself; 0
+	// is the format's. Another one is for tests: it changes what apply does.
+	CountNow int
 }
 
 // Machine is the state machine of one shard. Load and Apply are called by one
@@ -38,16 +41,22 @@ type subtree struct {
 	countersDirty bool
 	windows       map[base.ClientID]*window
 	locked        map[base.ClientID]int // inodes in which a client has locks; none is 0
+	quotas        map[base.Ino]*quota
+	above         map[base.Ino][]*quota // of quotasAbove; valid while quotas and the tree between them stay
 }
 
 func newSubtree(id base.SubtreeID, s schema.Subtree) *subtree {
-	return &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}, locked: map[base.ClientID]int{}}
+	return &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}, locked: map[base.ClientID]int{},
+		quotas: map[base.Ino]*quota{}, above: map[base.Ino][]*quota{}}
 }
 
 // New returns a Machine. Load comes before anything else.
 func New(cfg Config) *Machine {
 	if cfg.Hash == nil {
 		cfg.Hash = shard.NameHash
+	}
+	if cfg.CountNow == 0 {
+		cfg.CountNow = countNow
 	}
 	m := &Machine{cfg: cfg}
 	m.reset()
@@ -118,7 +127,7 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
 		return nil, redirect, nil
 	}
-	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root}, nil, nil
+	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0}, nil, nil
 }
 
 // route returns how an operation is refused that s, the state of its subtree

@@ -233,6 +233,17 @@ func TestCheckFinds(t *testing.T) {
 		"an orphan's name": func(r *rig) {
 			r.put(schema.OrphanKey(testShard, 1, inoOf("/a", r)), &schema.Orphan{Inode: &schema.Inode{Ino: inoOf("/a", r), Mode: schema.TypeFile, File: schema.File{DataID: 1}}})
 		},
+		"a wrong quota": func(r *rig) {
+			r.put(schema.QuotaKey(testShard, 1, inoOf("/d", r)), &schema.Quota{Counted: true, MaxInodes: 9, Usage: schema.Usage{Inodes: 3}})
+		},
+		"a lost quota": func(r *rig) { r.drop(schema.QuotaKey(testShard, 1, inoOf("/d", r))) },
+		"a quota of nothing": func(r *rig) {
+			r.put(schema.QuotaKey(testShard, 1, inoOf("/a", r)), &schema.Quota{MaxInodes: 9})
+		},
+		"a lost list of names": func(r *rig) { r.drop(schema.NamesKey(testShard, 1, inoOf("/l1", r))) },
+		"a wrong list of names": func(r *rig) {
+			r.put(schema.NamesKey(testShard, 1, inoOf("/l1", r)), &schema.Names{Dirs: []base.Ino{1, inoOf("/d", r)}})
+		},
 		"a cycle": func(r *rig) {
 			for _, dir := range []string{"/d", "/d/e"} {
 				h := r.header(dir)
@@ -248,7 +259,8 @@ func TestCheckFinds(t *testing.T) {
 		r := newRig(t, nil)
 		r.bootstrap()
 		r.openSession(0xa1)
-		for _, l := range []string{"create /a", "mkdir /d", "mkdir /d/e", "create /l1", "link /l1 /l2", "setx /d user.k v", "setattr /a size=4", "create /d/f"} {
+		for _, l := range []string{"create /a", "mkdir /d", "mkdir /d/e", "create /l1", "link /l1 /l2", "setx /d user.k v", "setattr /a size=4", "create /d/f",
+			"quota /d inodes=9"} {
 			r.mustRun("%s", l)
 		}
 		r.mustBeClean()

@@ -11,7 +11,7 @@ import (
 // draw picks one operation. Operations of one entry are drawn before any of them
 // runs, and judged in order.
 func (m *model) draw() step {
-	switch m.pick("operation", 18) {
+	switch m.pick("operation", 20) {
 	case 0, 1, 2:
 		return m.drawCreate()
 	case 3, 4:
@@ -34,6 +34,11 @@ func (m *model) draw() step {
 		return m.drawXattr()
 	case 15, 16:
 		return m.drawLock()
+	case 17, 18:
+		if m.quotas {
+			return m.drawQuota()
+		}
+		return m.drawCreate()
 	}
 	return m.drawAnonymous()
 }
@@ -43,7 +48,11 @@ func (m *model) drawCreate() step {
 	c := &canopyv1.CreateCall{Dir: dir.ino, Name: []byte(name), Mode: uint32(m.pick("mode", 0o777)),
 		Exclusive: m.pick("excl", 2) == 0, Truncate: m.pick("trunc", 2) == 0}
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Create{Create: c}}, func(res *canopyv1.Result) {
-		n, kind := m.o.create(dir, name, c.Exclusive, c.Truncate, c.Mode)
+		var n *node
+		kind := m.o.bounded(func() (kind fserr.Kind) {
+			n, kind = m.o.create(dir, name, c.Exclusive, c.Truncate, c.Mode)
+			return kind
+		})
 		if m.expect(res, kind, "create "+name) {
 			m.same(res.Attr, n)
 			m.same(res.DirAttr, dir)
@@ -55,7 +64,11 @@ func (m *model) drawMkdir() step {
 	dir, name := m.dir("dir"), m.name("name")
 	c := &canopyv1.MkdirCall{Dir: dir.ino, Name: []byte(name), Mode: 0o700}
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Mkdir{Mkdir: c}}, func(res *canopyv1.Result) {
-		n, kind := m.o.make(dir, name, &node{kind: schema.TypeDir, mode: 0o700})
+		var n *node
+		kind := m.o.bounded(func() (kind fserr.Kind) {
+			n, kind = m.o.make(dir, name, &node{kind: schema.TypeDir, mode: 0o700})
+			return kind
+		})
 		if m.expect(res, kind, "mkdir "+name) {
 			m.same(res.Attr, n)
 			m.same(res.DirAttr, dir)
@@ -67,7 +80,11 @@ func (m *model) drawSymlink() step {
 	dir, name := m.dir("dir"), m.name("name")
 	c := &canopyv1.SymlinkCall{Dir: dir.ino, Name: []byte(name), Target: []byte("to/" + name)}
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Symlink{Symlink: c}}, func(res *canopyv1.Result) {
-		n, kind := m.o.make(dir, name, &node{kind: schema.TypeLink, mode: 0o777, target: string(c.Target)})
+		var n *node
+		kind := m.o.bounded(func() (kind fserr.Kind) {
+			n, kind = m.o.make(dir, name, &node{kind: schema.TypeLink, mode: 0o777, target: string(c.Target)})
+			return kind
+		})
 		if m.expect(res, kind, "symlink "+name) {
 			m.same(res.Attr, n)
 		}
@@ -81,7 +98,7 @@ func (m *model) drawLink() step {
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Link{Link: c}}, func(res *canopyv1.Result) {
 		n, kind := find()
 		if kind == fserr.OK {
-			kind = m.o.link(n, dir, name)
+			kind = m.o.bounded(func() fserr.Kind { return m.o.link(n, dir, name) })
 		}
 		if m.expect(res, kind, "link "+name) {
 			m.same(res.Attr, n)
@@ -112,7 +129,10 @@ func (m *model) drawRename() step {
 		Flags: rapid.SampledFrom([]uint32{0, renameNoReplace, renameExchange, renameWhiteout, renameWhiteout | renameNoReplace}).Draw(m.rt, "flags")}
 	return step{&canopyv1.Op{Call: &canopyv1.Op_Rename{Rename: c}}, func(res *canopyv1.Result) {
 		from, to := src.children[srcName], dst.children[dstName]
-		kind := m.o.rename(src, srcName, dst, dstName, c.Flags)
+		if m.mustWait(res, from, to) {
+			return
+		}
+		kind := m.o.bounded(func() fserr.Kind { return m.o.rename(src, srcName, dst, dstName, c.Flags) })
 		if !m.expect(res, kind, "rename "+srcName+" "+dstName) {
 			return
 		}
@@ -145,7 +165,7 @@ func (m *model) drawSetAttr() step {
 		case n.kind != schema.TypeFile:
 			kind = fserr.Invalid
 		default:
-			n.size, n.epoch = c.Size, n.epoch+1
+			kind = m.o.bounded(func() fserr.Kind { n.size, n.epoch = c.Size, n.epoch+1; return fserr.OK })
 		}
 		if m.expect(res, kind, "setattr") {
 			m.same(res.Attr, n)
@@ -168,7 +188,7 @@ func (m *model) drawReport() step {
 			kind = fserr.OldEpoch
 			m.dropSent(res)
 		default:
-			n.size = max(n.size, c.Size)
+			kind = m.o.bounded(func() fserr.Kind { n.size = max(n.size, c.Size); return fserr.OK })
 		}
 		if m.expect(res, kind, "report") {
 			m.same(res.Attr, n)

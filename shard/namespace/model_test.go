@@ -23,6 +23,7 @@ type model struct {
 	sent    []sent // answered requests at or above the floor
 	held    []held
 	listing *listing
+	quotas  bool
 }
 
 type sent struct {
@@ -70,6 +71,11 @@ func TestModel(t *testing.T) {
 		}
 		m := &model{rig: newRig(t, hash), rt: rt, o: newOracle(), floor: 1}
 		m.rig.t = failer{t, rt}
+		m.quotas = m.pick("quotas", 2) == 0
+		if m.pick("count now", 2) == 0 {
+			m.countNow = 3
+			m.load()
+		}
 		m.bootstrap()
 		m.openSession(modelClient)
 		for range rapid.IntRange(1, 60).Draw(rt, "rounds") {
@@ -94,7 +100,7 @@ func (m *model) pick(label string, n int) int { return rapid.IntRange(0, n-1).Dr
 
 func (m *model) round() {
 	m.now += int64(m.pick("time", 3)) - 1 // the holder's clock may go back
-	switch m.pick("round", 12) {
+	switch m.pick("round", 14) {
 	case 0:
 		m.load()
 	case 1:
@@ -107,6 +113,8 @@ func (m *model) round() {
 		m.checkHeld()
 	case 5, 6:
 		m.page()
+	case 7:
+		m.countQuotas()
 	default:
 		m.entry()
 	}
@@ -230,6 +238,7 @@ func (m *model) finish() {
 	m.checkHeld()
 	m.mustBeClean()
 	m.compareTree(m.o.root, "/")
+	m.compareQuotas()
 	files, directories, byteCount := m.o.counts()
 	if err := Subtrees(m.kv, testShard, func(s SubtreeInfo) bool {
 		if s.Files != files || s.Directories != directories || s.Bytes != byteCount {
@@ -241,6 +250,8 @@ func (m *model) finish() {
 	}
 	for _, restart := range []bool{false, true} {
 		replica := newRig(m.rig.t, m.hash)
+		replica.countNow = m.countNow
+		replica.load()
 		for _, e := range m.log {
 			if restart {
 				replica.load()

@@ -153,7 +153,7 @@ func TestAllOfASubtreeIsOneRange(t *testing.T) {
 		"create /d/linked", "setx /d/linked user.l 3", "link /d/linked /second", "create /d/r", "rename /d/r /d/renamed",
 		"create /d/cut", "setattr /d/cut size=100", "report /d/cut size=50 epoch=2 changed", "create /d/app", "reserve /d/app len=10",
 		"create /orphan", "setx /orphan user.o 4", "hold o /orphan", "unlink /orphan", "mkdir /gone", "rmdir /gone",
-		"create /queued", "report /queued size=5 changed", "hold q /queued", "unlink /queued", "purge @q", "end-sessions b2",
+		"create /queued", "report /queued size=5 changed", "hold q /queued", "unlink /queued", "purge @q", "end-sessions b2", "quota /d inodes=8",
 	} {
 		if out := r.run("%s", l); !strings.HasPrefix(out, "ok") && !strings.HasPrefix(out, "held") {
 			t.Fatalf("%s: %s", l, out)
@@ -172,13 +172,13 @@ func TestAllOfASubtreeIsOneRange(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := 11; len(kinds) != want { // all that there are: the test writes each
+	if want := 13; len(kinds) != want { // all that there are: the test writes each
 		t.Errorf("%d kinds of keys in the subtree, want %d", len(kinds), want)
 	}
 	to := movedRig(t, r)
 	for _, l := range []string{
 		"ls / plus links", "ls /d plus links", "getx /d/f user.a", "getx /d user.d", "getx /second user.l", "readlink /d/s",
-		"getattr /d/renamed", "getattr @o", "getx @o user.o", "lookup /d/none", "parent /d",
+		"getattr /d/renamed", "getattr @o", "getx @o user.o", "lookup /d/none", "parent /d", "getquota /d/f", "statfs /d",
 	} {
 		if here, there := r.run("%s", l), to.run("%s", l); here != there {
 			t.Errorf("%s: %s\nat the other shard: %s", l, here, there)
@@ -187,6 +187,10 @@ func TestAllOfASubtreeIsOneRange(t *testing.T) {
 	to.mustRun("fill /d/app off=0 len=10")
 	to.mustRun("setattr /d/cut size=20")
 	to.mustRun("purge @o")
+	to.mustRun("create /d/8") // the eighth
+	if out := to.run("create /d/9"); out != "quota exceeded" {
+		t.Errorf("the quota at the other shard: %s", out)
+	}
 	if out := to.check(); strings.Contains(out, "invariant") {
 		t.Error(out)
 	}

@@ -84,6 +84,11 @@ func (b *batch) loseName(o *object) error {
 	n.Nlink--
 	n.CtimeNS = b.nowNS
 	n.Version++
+	if o.home == inRecord {
+		if err := b.changeNames(n.Ino, o.entry.dir, 0); err != nil {
+			return err
+		}
+	}
 	if n.Nlink > 0 {
 		return b.save(o)
 	}
@@ -122,6 +127,9 @@ func (b *batch) removeDirectory(d *directory) error {
 	d.Version++
 	b.touch(d)
 	b.counters().Directories--
+	if err := b.dropQuota(d.Ino); err != nil {
+		return err
+	}
 	return b.set(schema.OrphanKey(b.id, b.subtree, d.Ino), &schema.Orphan{SinceNS: b.nowNS})
 }
 

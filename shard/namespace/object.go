@@ -25,6 +25,7 @@ type object struct {
 	entry   entry         // by which it was reached, if by one; of inDentry: where it stands
 	sinceNS int64         // inOrphan
 	size    uint64        // as counted in the subtree's counters
+	charged uint64        // as counted in quotas
 	moved   bool          // it is not where it was addressed
 }
 
@@ -168,7 +169,7 @@ func (v *view) record(ino base.Ino) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &object{home: inRecord, inode: n, size: n.SizeBytes}, nil
+	return &object{home: inRecord, inode: n, size: n.SizeBytes, charged: chargedBytes(n)}, nil
 }
 
 // orphan finds an unlinked file. (A removed directory is found by its header.)
@@ -234,7 +235,7 @@ func (v *view) objectOf(e entry) (*object, error) {
 		o.entry = e
 		return o, nil
 	}
-	return &object{home: inDentry, inode: e.Inode, entry: e, size: e.Inode.SizeBytes}, nil
+	return &object{home: inDentry, inode: e.Inode, entry: e, size: e.Inode.SizeBytes, charged: chargedBytes(e.Inode)}, nil
 }
 
 // attr returns what stat shows of o.
@@ -255,6 +256,7 @@ func (v *view) inodeAttr(n *schema.Inode) *canopyv1.Attr {
 		a.Blocks = (n.AllocatedBytes + 511) / 512
 		a.DataVersion, a.SizeEpoch, a.DataId = n.DataVersion, n.SizeEpoch, uint64(n.DataID)
 		a.Layout = v.layoutProto(n.Layout)
+		a.Quotas = v.quotas
 		for _, c := range n.Cuts {
 			a.Cuts = append(a.Cuts, &canopyv1.Cut{SizeEpoch: c.SizeEpoch, Size: c.SizeBytes})
 		}

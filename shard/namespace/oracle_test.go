@@ -30,6 +30,7 @@ type node struct {
 	removed  bool // a directory without a name
 	purged   bool
 	linkable bool
+	bound    *bound // of a directory with a quota
 }
 
 func newOracle() *oracle {
@@ -143,7 +144,7 @@ func (o *oracle) remove(dir *node, name string, wantDir bool) (*node, fserr.Kind
 
 func (n *node) lose() {
 	if n.isDir() {
-		n.removed = true
+		n.removed, n.bound = true, nil
 	} else {
 		n.nlink--
 	}
@@ -172,6 +173,8 @@ func (o *oracle) rename(src *node, srcName string, dst *node, dstName string, fl
 		return fserr.Exist
 	case from == to:
 		return fserr.OK
+	case to == nil && dst.removed:
+		return fserr.NotFound
 	case from.isDir() && src != dst && dst.below(from):
 		return fserr.Invalid
 	case to != nil && to.isDir() && src != dst && src.below(to):
@@ -179,8 +182,6 @@ func (o *oracle) rename(src *node, srcName string, dst *node, dstName string, fl
 			return fserr.Invalid
 		}
 		return fserr.NotEmpty
-	case to == nil && dst.removed:
-		return fserr.NotFound
 	}
 	if flags == renameExchange {
 		src.children[srcName], dst.children[dstName] = to, from

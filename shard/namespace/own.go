@@ -28,6 +28,10 @@ func (b *batch) runOwn(c *canopyv1.Command) (*canopyv1.Result, error) {
 		return b.inSubtree(own.DeletionDone.GetSubtree(), func() (*canopyv1.Result, error) { return b.deletionDone(own.DeletionDone) })
 	case *canopyv1.Command_CutDone:
 		return b.inSubtree(own.CutDone.GetSubtree(), func() (*canopyv1.Result, error) { return b.cutDone(own.CutDone) })
+	case *canopyv1.Command_QuotaCounted:
+		return b.inSubtree(own.QuotaCounted.GetSubtree(), func() (*canopyv1.Result, error) { return b.quotaCounted(own.QuotaCounted) })
+	case *canopyv1.Command_TallyDone:
+		return b.inSubtree(own.TallyDone.GetSubtree(), func() (*canopyv1.Result, error) { return b.tallyDone(own.TallyDone) })
 	case *canopyv1.Command_Checksum:
 		return &canopyv1.Result{}, nil // raftgroup makes it
 	}

@@ -104,8 +104,8 @@ func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 }
 
 // statFS counts inodes. Bytes are the data servers' affair: whoever serves the
-// answer adds them.
-func statFS(v *view, _ *canopyv1.Op) (*canopyv1.Result, error) {
+// answer adds them. Of a place in a quota it is the quota's size.
+func statFS(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c, err := countersOf(v.r, v.id, v.subtree)
 	if err != nil {
 		return nil, err
@@ -123,5 +123,6 @@ func statFS(v *view, _ *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	used := c.Files + c.Directories
 	free := uint64(1)<<base.InoCounterBits - s.NextIno
-	return &canopyv1.Result{Statfs: &canopyv1.StatFs{Files: used + free, FreeFiles: free}}, nil
+	f := &canopyv1.StatFs{Files: used + free, FreeFiles: free}
+	return &canopyv1.Result{Statfs: f}, v.boundStatFS(f, op.GetStatFs().GetPlace())
 }

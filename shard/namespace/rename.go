@@ -38,13 +38,20 @@ func rename(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err := b.mayMove(m); err != nil {
 		return nil, err
 	}
-	if m.exchange {
-		if err := b.exchange(m); err != nil {
-			return nil, err
-		}
-		return b.moved(m, m.to), nil
+	regrouped, err := b.renaming(m)
+	if err != nil {
+		return nil, err
 	}
-	if err := b.move(m, c.DstName); err != nil {
+	if m.exchange {
+		err = b.exchange(m)
+	} else {
+		err = b.move(m, c.DstName)
+	}
+	if err == nil {
+		b.charge(regrouped)
+		err = b.renamedNames(m)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return b.moved(m, m.to), nil

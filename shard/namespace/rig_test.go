@@ -17,15 +17,17 @@ import (
 
 // rig is a machine over a store in memory, with what a client remembers.
 type rig struct {
-	t      testing.TB
-	m      *Machine
-	kv     *memkv.Store
-	hash   func([]byte) shard.Hash
-	now    int64
-	seq    map[uint64]uint64
-	places map[string]*canopyv1.Place
-	marks  map[string][2]uint64 // of listings: cookie and mark
-	log    []logEntry           // all that was applied
+	t        testing.TB
+	m        *Machine
+	kv       *memkv.Store
+	hash     func([]byte) shard.Hash
+	now      int64
+	seq      map[uint64]uint64
+	places   map[string]*canopyv1.Place
+	marks    map[string][2]uint64 // of listings: cookie and mark
+	log      []logEntry           // all that was applied
+	counts   []*canopyv1.QuotaCountedCommand
+	countNow int // of Config
 }
 
 type logEntry struct {
@@ -44,7 +46,7 @@ func newRig(t testing.TB, hash func([]byte) shard.Hash) *rig {
 
 // load starts the machine anew over the stored state.
 func (r *rig) load() {
-	r.m = New(Config{Shard: testShard, Hash: r.hash})
+	r.m = New(Config{Shard: testShard, Hash: r.hash, CountNow: r.countNow})
 	if err := r.m.Load(r.kv); err != nil {
 		r.t.Fatal(err)
 	}
@@ -225,6 +227,7 @@ func formatResult(r *canopyv1.Result) string {
 		fmt.Fprintf(&b, " redirect={subtree=%d epoch=%d shard=%d}", r.Redirect.Subtree, r.Redirect.Epoch, r.Redirect.Shard)
 	}
 	b.WriteString(formatLocks(r.Locks))
+	b.WriteString(formatQuotas(r))
 	if r.Detail != "" {
 		fmt.Fprintf(&b, " (%s)", r.Detail)
 	}

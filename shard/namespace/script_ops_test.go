@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -18,7 +19,7 @@ import (
 //	setx PLACE NAME VALUE [create] [replace]   rmx PLACE NAME   getx PLACE NAME   listx PLACE
 //	setacl PLACE access|default LIST   getacl PLACE access|default
 //	report PLACE size= epoch= [alloc=] [changed] [killpriv]   reserve PLACE len=   fill PLACE off= len= epoch=
-//	lookup PATH   getattr PLACE   readlink PLACE   access PLACE mask=   parent PLACE   statfs
+//	lookup PATH   getattr PLACE   readlink PLACE   access PLACE mask=   parent PLACE
 //	open-session   close-session
 func (r *rig) operation(l *words) *canopyv1.Op {
 	switch l.op {
@@ -72,6 +73,9 @@ func (r *rig) operation(l *words) *canopyv1.Op {
 		return op
 	}
 	if op := r.lockOperation(l); op != nil {
+		return op
+	}
+	if op := r.quotaOperation(l); op != nil {
 		return op
 	}
 	if op := r.sizeOperation(l); op != nil {
@@ -134,7 +138,7 @@ func (r *rig) sizeOperation(l *words) *canopyv1.Op {
 		return &canopyv1.Op{Call: &canopyv1.Op_ReportSize{ReportSize: &canopyv1.ReportSizeCall{Place: r.place(l.arg(0)), Size: l.num("size", 0),
 			SizeEpoch: l.num("epoch", 1), AllocatedBytes: l.num("alloc", 0), Changed: l.flag("changed"), KillPriv: l.flag("killpriv"),
 			MtimeNs: int64(l.num("mtime", 0)), FreedBytes: l.num("freed", 0), Counted: l.flag("counted"), DataVersion: l.num("dv", 0),
-			ReservedEnd: l.num("reserved", 0)}}}
+			ReservedEnd: l.num("reserved", 0), Refused: l.flag("refused")}}}
 	case "reserve":
 		return &canopyv1.Op{Call: &canopyv1.Op_ReserveAppend{ReserveAppend: &canopyv1.ReserveAppendCall{Place: r.place(l.arg(0)), Length: l.num("len", 0)}}}
 	case "fill":
@@ -157,8 +161,6 @@ func (r *rig) readOperation(l *words) *canopyv1.Op {
 		return &canopyv1.Op{Call: &canopyv1.Op_Access{Access: &canopyv1.AccessCall{Place: r.place(l.arg(0)), Mask: uint32(l.num("mask", 0))}}}
 	case "parent":
 		return &canopyv1.Op{Call: &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: r.place(l.arg(0)).Ino}}}
-	case "statfs":
-		return &canopyv1.Op{Call: &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{}}}
 	}
 	return nil
 }
@@ -166,7 +168,7 @@ func (r *rig) readOperation(l *words) *canopyv1.Op {
 // ownCommand builds the holder's own command of a line:
 //
 //	end-sessions CLIENT...   purge [@NAME ...] [reloc=@NAME,...] [before=]   deletion-done @NAME...
-//	cut-done PLACE epoch=    checksum    bootstrap
+//	cut-done PLACE epoch=    checksum    bootstrap    quota-counted DIR    tally-done DIR
 func (r *rig) ownCommand(l *words) *canopyv1.Command {
 	held := func(names []string) (inos []uint64) {
 		for _, n := range names {
@@ -196,6 +198,16 @@ func (r *rig) ownCommand(l *words) *canopyv1.Command {
 	case "cut-done":
 		p := r.place(l.arg(0))
 		return &canopyv1.Command{Own: &canopyv1.Command_CutDone{CutDone: &canopyv1.CutDoneCommand{Subtree: 1, DataId: p.Ino, Place: p, SizeEpoch: l.num("epoch", 0)}}}
+	case "quota-counted":
+		c, err := r.m.CountQuota(r.kv, 1, base.Ino(r.place(l.arg(0)).Ino))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return &canopyv1.Command{Own: &canopyv1.Command_QuotaCounted{QuotaCounted: c}}
+	case "tally-done":
+		dir := base.Ino(r.place(l.arg(0)).Ino)
+		return &canopyv1.Command{Own: &canopyv1.Command_TallyDone{TallyDone: &canopyv1.TallyDoneCommand{
+			Subtree: 1, Dir: uint64(dir), Id: r.m.subtrees[1].quotas[dir].ID}}}
 	case "checksum":
 		return &canopyv1.Command{Own: &canopyv1.Command_Checksum{Checksum: &canopyv1.ChecksumCommand{Token: 1}}}
 	case "bootstrap":

@@ -15,7 +15,8 @@ import (
 
 // TestScripts runs testdata/*. The directives:
 //
-//	init [hash=length]     a new shard; hash=length makes names of one length collide
+//	init [hash=length] [count=N]  a new shard; hash=length makes names of one length
+//	                       collide, count=N is Config.CountNow
 //	run [batch] [k=v ...]  operations, a line each; batch: all in one entry. k=v apply to all lines
 //	state [KIND ...]       the stored keys and values
 //	load                   restart: caches are built anew
@@ -36,6 +37,10 @@ func TestScripts(t *testing.T) {
 					hash = func(name []byte) shard.Hash { return shard.Hash(len(name)) }
 				}
 				r = newRig(t, hash)
+				if d.HasArg("count") {
+					d.ScanArgs(t, "count", &r.countNow)
+					r.load()
+				}
 				out := formatResult(r.bootstrap())
 				if !d.HasArg("nosession") {
 					r.openSession(0xa1)
@@ -239,6 +244,12 @@ func (r *rig) line(l *words) string {
 		return r.queues()
 	case "sessions":
 		return r.sessionList()
+	case "count":
+		return r.count()
+	case "counted":
+		return r.counted()
+	case "drop-tallies":
+		return r.dropTallies()
 	}
 	if op := r.operation(l); op != nil && IsRead(op) {
 		op.Cred, op.Subtree, op.Epoch = l.cred(), l.num("subtree", 1), l.num("at-epoch", 0)

@@ -25,6 +25,9 @@ func (b *batch) truncate(o *object, size uint64, who identity) error {
 	if len(n.Cuts) >= maxCuts && n.Cuts[len(n.Cuts)-1].SizeBytes < size {
 		return fserr.Busy
 	}
+	if err := b.mayGrow(o, size); err != nil {
+		return err
+	}
 	if err := b.dropReservations(n); err != nil {
 		return err
 	}
@@ -84,12 +87,20 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	changed, err := b.takeReport(o, n, c)
 	switch {
+	case err == fserr.Quota:
+		r, roomErr := b.showRoom(b.answer(o), o)
+		if roomErr != nil {
+			return nil, roomErr
+		}
+		return r, err
 	case err != nil:
 		return nil, err
-	case !changed:
-		return b.answer(o), nil
+	case changed:
+		if err := b.save(o); err != nil {
+			return nil, err
+		}
 	}
-	return b.answer(o), b.save(o)
+	return b.showRoom(b.answer(o), o)
 }
 
 // takeReport takes a report of the file's size epoch into the object, which the
@@ -102,6 +113,9 @@ func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCal
 	high := max(n.HighBytes, c.Size, min(c.ReservedEnd, schema.MaxFileSize))
 	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.FreedBytes == 0 && high == n.HighBytes {
 		return false, nil
+	}
+	if err := b.mayGrow(o, max(size, reservedEnd(n))); err != nil {
+		return false, err
 	}
 	n.HasData = n.HasData || c.Size > 0 || c.Changed || c.AllocatedBytes > 0
 	n.SizeBytes = size
@@ -121,7 +135,21 @@ func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCal
 	}
 	n.CtimeNS = max(n.CtimeNS, stamp)
 	n.Version++
+	if c.Refused {
+		return true, b.cutRefused(o, n)
+	}
 	return true, nil
+}
+
+// cutRefused makes sure that bytes behind the size, which a quota refused after
+// they were written, never show. With appends under way they end at the latest
+// with the next truncation: a cut would end the reservations.
+func (b *batch) cutRefused(o *object, n *schema.Inode) error {
+	if len(n.Reservations) > 0 || len(n.Cuts) >= maxCuts && n.Cuts[len(n.Cuts)-1].SizeBytes < n.SizeBytes {
+		return nil
+	}
+	b.cut(n, n.SizeBytes)
+	return b.locateObject(o)
 }
 
 // counted takes in what the data servers counted of a file that nobody reported a

@@ -18,6 +18,7 @@ type view struct {
 	subtree base.SubtreeID // of the operation
 	epoch   base.Epoch
 	root    base.Ino
+	quotas  bool                 // the subtree has some
 	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
 	layout  sharedLayout
 }

@@ -170,6 +170,14 @@ func DecodeDentry(b []byte) (*Dentry, error) {
 	return e, d.done("dentry")
 }
 
+// DentryKindOf returns the kind of the encoded dentry b, 0 if it is damaged.
+func DentryKindOf(b []byte) DentryKind {
+	if len(b) < 2 || b[0] != valueVersion {
+		return 0
+	}
+	return DentryKind(b[1])
+}
+
 // DentryNameIs reports whether the encoded dentry b has the name, without
 // decoding the rest.
 func DentryNameIs(b, name []byte) bool {

@@ -31,6 +31,8 @@
 //	  88 cut        ino                 Locator: a file with cuts (J1)
 //	  90 lock of    client ino          Empty: the client has locks there
 //	  91 locked     ino                 Locator: a file with locks
+//	  92 quota      dir                 Quota: what lies below a directory, and bounds
+//	  93 names      ino                 Names: where a de-inlined inode has names
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -45,4 +47,5 @@ package schema
 // an older version wrote is read as it is.
 //
 //   - 2: ACLs of inodes and headers; file locks.
-const FormatVersion = 2
+//   - 3: quotas; the names of de-inlined inodes.
+const FormatVersion = 3

@@ -12,7 +12,7 @@ import (
 var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
-	KindLockClient: "lock-of", KindLocked: "locked",
+	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
 	KindSubtree: "subtree",
 }
 
@@ -126,6 +126,10 @@ func FormatValue(key, value []byte) string {
 		return s
 	case *Locks:
 		return v.String()
+	case *Quota:
+		return v.String()
+	case *Names:
+		return v.String()
 	case *Locator:
 		return fmt.Sprintf("dir=%d name=%q", v.Dir, v.Name)
 	case *Relocation:
@@ -182,6 +186,10 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeLocator(value)
 	case KindDeletion:
 		return DecodeDeletion(value)
+	case KindQuota:
+		return DecodeQuota(value)
+	case KindNames:
+		return DecodeNames(value)
 	}
 	return nil, nil
 }

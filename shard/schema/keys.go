@@ -33,6 +33,8 @@ const (
 	KindCut        Kind = 0x88
 	KindLockClient Kind = 0x90
 	KindLocked     Kind = 0x91
+	KindQuota      Kind = 0x92
+	KindNames      Kind = 0x93
 )
 
 // Parts of what a header, dentry, inode or orphan key addresses.

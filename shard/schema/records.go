@@ -66,18 +66,34 @@ type Subtree struct {
 	State   OwnState
 	Root    base.Ino
 	ToShard base.ShardID // HandedOff: the new owner, under Epoch
+	Quotas  uint64       // accounts in it
 }
+
+// subtreeHasQuotas is a bit beside the state.
+const subtreeHasQuotas = 0x80
 
 // Append appends the encoding to dst.
 func (s *Subtree) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, byte(s.State))
-	return putU64(putU64(putU64(dst, uint64(s.Epoch)), uint64(s.Root)), uint64(s.ToShard))
+	state := byte(s.State)
+	if s.Quotas > 0 {
+		state |= subtreeHasQuotas
+	}
+	dst = append(dst, valueVersion, state)
+	dst = putU64(putU64(putU64(dst, uint64(s.Epoch)), uint64(s.Root)), uint64(s.ToShard))
+	if s.Quotas > 0 {
+		dst = putU64(dst, s.Quotas)
+	}
+	return dst
 }
 
 // DecodeSubtree reads what Subtree.Append wrote.
 func DecodeSubtree(b []byte) (*Subtree, error) {
 	d := decode(b)
-	s := &Subtree{State: OwnState(d.byte()), Epoch: base.Epoch(d.u64()), Root: base.Ino(d.u64()), ToShard: base.ShardID(d.u64())}
+	state := d.byte()
+	s := &Subtree{State: OwnState(state &^ subtreeHasQuotas), Epoch: base.Epoch(d.u64()), Root: base.Ino(d.u64()), ToShard: base.ShardID(d.u64())}
+	if state&subtreeHasQuotas != 0 {
+		s.Quotas = d.u64()
+	}
 	return s, d.done("subtree state")
 }
 

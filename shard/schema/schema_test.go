@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard"
 )
 
@@ -55,7 +56,8 @@ func samples() []sample {
 		{"shard", ShardKey(1), &ShardState{1, "cluster", 1, 8, 2, 5000, 4000}, decoderOf(DecodeShardState)},
 		{"session", SessionKey(1, 0xa1), &Session{"host", 7, "/mnt", 1000, 2, 3}, decoderOf(DecodeSession)},
 		{"ended", EndedKey(1, 0xa1), &Ended{1000, 77}, decoderOf(DecodeEnded)},
-		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2}, decoderOf(DecodeSubtree)},
+		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0}, decoderOf(DecodeSubtree)},
+		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2}, decoderOf(DecodeSubtree)},
 		{"counters", CountersKey(1, 1), &Counters{1, 2, 3}, decoderOf(DecodeCounters)},
 		{"header", HeaderKey(1, 1, 1<<44|2), sampleHeader(), decoderOf(DecodeHeader)},
 		{"dentry of a file", DentryKey(1, 1, 2, 0x1234567800), &Dentry{Embedded, []byte("f"), 4, file.Ino, TypeFile, 0, file}, decoderOf(DecodeDentry)},
@@ -79,6 +81,9 @@ func samples() []sample {
 			&Locks{[]LockRange{{0, 9, true, 7, 1}, {100, LockEnd, false, 7, 2}}}, decoderOf(DecodeLocks)},
 		{"lock of a client", LockClientKey(1, 1, 0xa1, 12), &Empty{}, decoderOf(DecodeEmpty)},
 		{"locked", LockedKey(1, 1, 12), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
+		{"quota", QuotaKey(1, 1, 2), &Quota{5, true, false, 1 << 30, 1000, 99, Usage{7, 5000, 1}}, decoderOf(DecodeQuota)},
+		{"tally", QuotaKey(1, 1, 2), &Quota{5, false, true, 0, 0, 99, Usage{-7, -5000, 0}}, decoderOf(DecodeQuota)},
+		{"names", NamesKey(1, 1, 12), &Names{[]base.Ino{2, 2, 3}}, decoderOf(DecodeNames)},
 	}
 }
 

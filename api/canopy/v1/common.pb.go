@@ -222,6 +222,7 @@ type Attr struct {
 	Subtree       uint64                 `protobuf:"varint,19,opt,name=subtree,proto3" json:"subtree,omitempty"`                            // of a directory: the subtree of its first fragment; of others: where the inode lives
 	Epoch         uint64                 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`                                // epoch of that subtree, as the answering shard believes
 	Acls          uint32                 `protobuf:"varint,30,opt,name=acls,proto3" json:"acls,omitempty"`                                  // AclKind bits: which ACLs there are beside mode
+	Quotas        bool                   `protobuf:"varint,50,opt,name=quotas,proto3" json:"quotas,omitempty"`                              // of a file: there are quotas, so one may bound it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +402,13 @@ func (x *Attr) GetAcls() uint32 {
 		return x.Acls
 	}
 	return 0
+}
+
+func (x *Attr) GetQuotas() bool {
+	if x != nil {
+		return x.Quotas
+	}
+	return false
 }
 
 // Cut is a truncation to size bytes that began a size epoch.
@@ -656,13 +664,15 @@ func (x *DirEntry) GetSubtree() uint64 {
 }
 
 type StatFs struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TotalBytes    uint64                 `protobuf:"varint,1,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
-	FreeBytes     uint64                 `protobuf:"varint,2,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	Files         uint64                 `protobuf:"varint,3,opt,name=files,proto3" json:"files,omitempty"`
-	FreeFiles     uint64                 `protobuf:"varint,4,opt,name=free_files,json=freeFiles,proto3" json:"free_files,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	TotalBytes     uint64                 `protobuf:"varint,1,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	FreeBytes      uint64                 `protobuf:"varint,2,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	Files          uint64                 `protobuf:"varint,3,opt,name=files,proto3" json:"files,omitempty"` // used and free
+	FreeFiles      uint64                 `protobuf:"varint,4,opt,name=free_files,json=freeFiles,proto3" json:"free_files,omitempty"`
+	QuotaBytes     uint64                 `protobuf:"varint,50,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`               // the quota that leaves the least bytes; 0: none bounds them
+	QuotaFreeBytes uint64                 `protobuf:"varint,51,opt,name=quota_free_bytes,json=quotaFreeBytes,proto3" json:"quota_free_bytes,omitempty"` // what it leaves
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatFs) Reset() {
@@ -723,6 +733,20 @@ func (x *StatFs) GetFreeFiles() uint64 {
 	return 0
 }
 
+func (x *StatFs) GetQuotaBytes() uint64 {
+	if x != nil {
+		return x.QuotaBytes
+	}
+	return 0
+}
+
+func (x *StatFs) GetQuotaFreeBytes() uint64 {
+	if x != nil {
+		return x.QuotaFreeBytes
+	}
+	return 0
+}
+
 var File_api_canopy_v1_common_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_common_proto_rawDesc = "" +
@@ -736,7 +760,7 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x05Place\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\fR\x04name\"\x9a\x04\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\"\xb2\x04\n" +
 	"\x04Attr\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x14\n" +
@@ -760,7 +784,8 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x06layout\x18\x12 \x01(\v2\x11.canopy.v1.LayoutR\x06layout\x12\x18\n" +
 	"\asubtree\x18\x13 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x14 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04acls\x18\x1e \x01(\rR\x04acls\"8\n" +
+	"\x04acls\x18\x1e \x01(\rR\x04acls\x12\x16\n" +
+	"\x06quotas\x182 \x01(\bR\x06quotas\"8\n" +
 	"\x03Cut\x12\x1d\n" +
 	"\n" +
 	"size_epoch\x18\x01 \x01(\x04R\tsizeEpoch\x12\x12\n" +
@@ -780,7 +805,7 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x04type\x18\x03 \x01(\rR\x04type\x12\x16\n" +
 	"\x06cookie\x18\x04 \x01(\x04R\x06cookie\x12#\n" +
 	"\x04attr\x18\x05 \x01(\v2\x0f.canopy.v1.AttrR\x04attr\x12\x18\n" +
-	"\asubtree\x18\x06 \x01(\x04R\asubtree\"}\n" +
+	"\asubtree\x18\x06 \x01(\x04R\asubtree\"\xc8\x01\n" +
 	"\x06StatFs\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
@@ -788,7 +813,10 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"free_bytes\x18\x02 \x01(\x04R\tfreeBytes\x12\x14\n" +
 	"\x05files\x18\x03 \x01(\x04R\x05files\x12\x1d\n" +
 	"\n" +
-	"free_files\x18\x04 \x01(\x04R\tfreeFiles*8\n" +
+	"free_files\x18\x04 \x01(\x04R\tfreeFiles\x12\x1f\n" +
+	"\vquota_bytes\x182 \x01(\x04R\n" +
+	"quotaBytes\x12(\n" +
+	"\x10quota_free_bytes\x183 \x01(\x04R\x0equotaFreeBytes*8\n" +
 	"\aAclKind\x12\f\n" +
 	"\bACL_NONE\x10\x00\x12\x0e\n" +
 	"\n" +

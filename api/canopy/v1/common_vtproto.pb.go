@@ -162,6 +162,18 @@ func (m *Attr) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Quotas {
+		i--
+		if m.Quotas {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x90
+	}
 	if m.Acls != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Acls))
 		i--
@@ -539,6 +551,20 @@ func (m *StatFs) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.QuotaFreeBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.QuotaFreeBytes))
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x98
+	}
+	if m.QuotaBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.QuotaBytes))
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x90
+	}
 	if m.FreeFiles != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FreeFiles))
 		i--
@@ -678,6 +704,9 @@ func (m *Attr) SizeVT() (n int) {
 	if m.Acls != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Acls))
 	}
+	if m.Quotas {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -783,6 +812,12 @@ func (m *StatFs) SizeVT() (n int) {
 	}
 	if m.FreeFiles != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.FreeFiles))
+	}
+	if m.QuotaBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.QuotaBytes))
+	}
+	if m.QuotaFreeBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.QuotaFreeBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1500,6 +1535,26 @@ func (m *Attr) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 50:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Quotas", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Quotas = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2121,6 +2176,44 @@ func (m *StatFs) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.FreeFiles |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 50:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field QuotaBytes", wireType)
+			}
+			m.QuotaBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.QuotaBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 51:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field QuotaFreeBytes", wireType)
+			}
+			m.QuotaFreeBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.QuotaFreeBytes |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -370,6 +370,8 @@ type Op struct {
 	//	*Op_GetLock
 	//	*Op_WaitLock
 	//	*Op_CancelWait
+	//	*Op_GetQuota
+	//	*Op_ListQuotas
 	//	*Op_Create
 	//	*Op_Mkdir
 	//	*Op_Mknod
@@ -386,6 +388,7 @@ type Op struct {
 	//	*Op_FillAppend
 	//	*Op_SetLock
 	//	*Op_DropLocks
+	//	*Op_SetQuota
 	//	*Op_OpenSession
 	//	*Op_CloseSession
 	Call          isOp_Call `protobuf_oneof:"call"`
@@ -573,6 +576,24 @@ func (x *Op) GetCancelWait() *CancelWaitCall {
 	return nil
 }
 
+func (x *Op) GetGetQuota() *GetQuotaCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_GetQuota); ok {
+			return x.GetQuota
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetListQuotas() *ListQuotasCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_ListQuotas); ok {
+			return x.ListQuotas
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetCreate() *CreateCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_Create); ok {
@@ -717,6 +738,15 @@ func (x *Op) GetDropLocks() *DropLocksCall {
 	return nil
 }
 
+func (x *Op) GetSetQuota() *SetQuotaCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_SetQuota); ok {
+			return x.SetQuota
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetOpenSession() *OpenSessionCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_OpenSession); ok {
@@ -788,6 +818,14 @@ type Op_CancelWait struct {
 	CancelWait *CancelWaitCall `protobuf:"bytes,27,opt,name=cancel_wait,json=cancelWait,proto3,oneof"`
 }
 
+type Op_GetQuota struct {
+	GetQuota *GetQuotaCall `protobuf:"bytes,57,opt,name=get_quota,json=getQuota,proto3,oneof"`
+}
+
+type Op_ListQuotas struct {
+	ListQuotas *ListQuotasCall `protobuf:"bytes,58,opt,name=list_quotas,json=listQuotas,proto3,oneof"`
+}
+
 type Op_Create struct {
 	// Writes.
 	Create *CreateCall `protobuf:"bytes,40,opt,name=create,proto3,oneof"`
@@ -853,6 +891,10 @@ type Op_DropLocks struct {
 	DropLocks *DropLocksCall `protobuf:"bytes,55,opt,name=drop_locks,json=dropLocks,proto3,oneof"`
 }
 
+type Op_SetQuota struct {
+	SetQuota *SetQuotaCall `protobuf:"bytes,56,opt,name=set_quota,json=setQuota,proto3,oneof"`
+}
+
 type Op_OpenSession struct {
 	OpenSession *OpenSessionCall `protobuf:"bytes,60,opt,name=open_session,json=openSession,proto3,oneof"`
 }
@@ -885,6 +927,10 @@ func (*Op_WaitLock) isOp_Call() {}
 
 func (*Op_CancelWait) isOp_Call() {}
 
+func (*Op_GetQuota) isOp_Call() {}
+
+func (*Op_ListQuotas) isOp_Call() {}
+
 func (*Op_Create) isOp_Call() {}
 
 func (*Op_Mkdir) isOp_Call() {}
@@ -916,6 +962,8 @@ func (*Op_FillAppend) isOp_Call() {}
 func (*Op_SetLock) isOp_Call() {}
 
 func (*Op_DropLocks) isOp_Call() {}
+
+func (*Op_SetQuota) isOp_Call() {}
 
 func (*Op_OpenSession) isOp_Call() {}
 
@@ -1360,8 +1408,11 @@ func (x *ListXattrCall) GetPlace() *Place {
 	return nil
 }
 
+// StatFsCall answers the size of the file system, or of the quota that leaves
+// the least at place.
 type StatFsCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,50,opt,name=place,proto3" json:"place,omitempty"` // nil: the root of the subtree
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1394,6 +1445,13 @@ func (x *StatFsCall) ProtoReflect() protoreflect.Message {
 // Deprecated: Use StatFsCall.ProtoReflect.Descriptor instead.
 func (*StatFsCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *StatFsCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
 }
 
 // CreateCall makes a regular file.
@@ -2224,9 +2282,12 @@ type ReportSizeCall struct {
 	FreedBytes uint64 `protobuf:"varint,10,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"` // bytes whose space was given back, for st_blocks
 	// allocated_bytes is all that the file has, as the data servers counted it while
 	// the file had data_version: void if it has another now. Nothing else is reported.
-	Counted       bool   `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
-	DataVersion   uint64 `protobuf:"varint,12,opt,name=data_version,json=dataVersion,proto3" json:"data_version,omitempty"`
-	ReservedEnd   uint64 `protobuf:"varint,13,opt,name=reserved_end,json=reservedEnd,proto3" json:"reserved_end,omitempty"` // there may be space up to there, whatever the size is
+	Counted     bool   `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
+	DataVersion uint64 `protobuf:"varint,12,opt,name=data_version,json=dataVersion,proto3" json:"data_version,omitempty"`
+	ReservedEnd uint64 `protobuf:"varint,13,opt,name=reserved_end,json=reservedEnd,proto3" json:"reserved_end,omitempty"` // there may be space up to there, whatever the size is
+	// A quota refused bytes behind the size, and some of them may lie at data
+	// servers: a size epoch begins with a cut at the size, so that they never show.
+	Refused       bool `protobuf:"varint,50,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2336,6 +2397,13 @@ func (x *ReportSizeCall) GetReservedEnd() uint64 {
 		return x.ReservedEnd
 	}
 	return 0
+}
+
+func (x *ReportSizeCall) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
 }
 
 // ReserveAppendCall reserves length bytes at the end (PROTOCOLS J2). Answer:
@@ -2880,6 +2948,252 @@ func (x *CancelWaitCall) GetToken() uint64 {
 	return 0
 }
 
+// Quota bounds what lies below a directory, however deep. An inode with several
+// names counts once in each quota below which it has a name.
+type Quota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	MaxBytes      uint64                 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`    // sizes of files and their reserved appends; 0: no bound
+	MaxInodes     uint64                 `protobuf:"varint,3,opt,name=max_inodes,json=maxInodes,proto3" json:"max_inodes,omitempty"` // files, directories, symlinks and special files; 0: no bound
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Inodes        uint64                 `protobuf:"varint,5,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	Counting      bool                   `protobuf:"varint,6,opt,name=counting,proto3" json:"counting,omitempty"` // what is there is being counted: no bound holds yet
+	Tally         bool                   `protobuf:"varint,7,opt,name=tally,proto3" json:"tally,omitempty"`       // no quota: the use of a large directory that is being moved
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Quota) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *Quota) GetMaxBytes() uint64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *Quota) GetMaxInodes() uint64 {
+	if x != nil {
+		return x.MaxInodes
+	}
+	return 0
+}
+
+func (x *Quota) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Quota) GetInodes() uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+func (x *Quota) GetCounting() bool {
+	if x != nil {
+		return x.Counting
+	}
+	return false
+}
+
+func (x *Quota) GetTally() bool {
+	if x != nil {
+		return x.Tally
+	}
+	return false
+}
+
+// SetQuotaCall sets the bounds of a directory; root alone may.
+type SetQuotaCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	MaxBytes      uint64                 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`    // 0: no bound
+	MaxInodes     uint64                 `protobuf:"varint,3,opt,name=max_inodes,json=maxInodes,proto3" json:"max_inodes,omitempty"` // 0: no bound
+	Remove        bool                   `protobuf:"varint,4,opt,name=remove,proto3" json:"remove,omitempty"`                        // NODATA if there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuotaCall) Reset() {
+	*x = SetQuotaCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuotaCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuotaCall) ProtoMessage() {}
+
+func (x *SetQuotaCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuotaCall.ProtoReflect.Descriptor instead.
+func (*SetQuotaCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SetQuotaCall) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *SetQuotaCall) GetMaxBytes() uint64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *SetQuotaCall) GetMaxInodes() uint64 {
+	if x != nil {
+		return x.MaxInodes
+	}
+	return 0
+}
+
+func (x *SetQuotaCall) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+// GetQuotaCall answers the quotas that hold for place, the innermost first, and
+// the room that they leave.
+type GetQuotaCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQuotaCall) Reset() {
+	*x = GetQuotaCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQuotaCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQuotaCall) ProtoMessage() {}
+
+func (x *GetQuotaCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQuotaCall.ProtoReflect.Descriptor instead.
+func (*GetQuotaCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GetQuotaCall) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// ListQuotasCall answers all quotas of the subtree.
+type ListQuotasCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotasCall) Reset() {
+	*x = ListQuotasCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotasCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotasCall) ProtoMessage() {}
+
+func (x *ListQuotasCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotasCall.ProtoReflect.Descriptor instead.
+func (*ListQuotasCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
+}
+
 // OpenSessionCall opens the client's session at the shard (PROTOCOLS C3).
 type OpenSessionCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2892,7 +3206,7 @@ type OpenSessionCall struct {
 
 func (x *OpenSessionCall) Reset() {
 	*x = OpenSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2904,7 +3218,7 @@ func (x *OpenSessionCall) String() string {
 func (*OpenSessionCall) ProtoMessage() {}
 
 func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2917,7 +3231,7 @@ func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionCall.ProtoReflect.Descriptor instead.
 func (*OpenSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OpenSessionCall) GetHost() string {
@@ -2949,7 +3263,7 @@ type CloseSessionCall struct {
 
 func (x *CloseSessionCall) Reset() {
 	*x = CloseSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3275,7 @@ func (x *CloseSessionCall) String() string {
 func (*CloseSessionCall) ProtoMessage() {}
 
 func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3288,7 @@ func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionCall.ProtoReflect.Descriptor instead.
 func (*CloseSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 // Result is the outcome of one operation.
@@ -3001,15 +3315,19 @@ type Result struct {
 	// Of a regular file, from lookup, from create that made it, and from get_attr that
 	// asks: what proves to data servers what cred may do with its bytes (PROTOCOLS J4).
 	// The node signs it: it is no part of a stored result.
-	Capability    []byte `protobuf:"bytes,40,opt,name=capability,proto3" json:"capability,omitempty"`
-	DataRights    uint32 `protobuf:"varint,41,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // lookup and get_attr: what that is (DataRight bits)
+	Capability []byte `protobuf:"bytes,40,opt,name=capability,proto3" json:"capability,omitempty"`
+	DataRights uint32 `protobuf:"varint,41,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // lookup and get_attr: what that is (DataRight bits)
+	// Bytes that quotas leave for the object, where there are quotas: with create,
+	// report_size, a change of size, get_quota, and with QUOTA.
+	RoomBytes     *uint64  `protobuf:"varint,50,opt,name=room_bytes,json=roomBytes,proto3,oneof" json:"room_bytes,omitempty"`
+	Quotas        []*Quota `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"` // get_quota, list_quotas, set_quota
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3339,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3352,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Result) GetError() uint32 {
@@ -3177,6 +3495,20 @@ func (x *Result) GetDataRights() uint32 {
 	return 0
 }
 
+func (x *Result) GetRoomBytes() uint64 {
+	if x != nil && x.RoomBytes != nil {
+		return *x.RoomBytes
+	}
+	return 0
+}
+
+func (x *Result) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
@@ -3190,7 +3522,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3534,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3547,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Redirect) GetSubtree() uint64 {
@@ -3264,7 +3596,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3608,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3621,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EventsRequest) GetShards() []uint64 {
@@ -3314,7 +3646,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3658,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3671,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -3422,7 +3754,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3766,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3779,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Heartbeat) GetSessionTimeoutMs() uint32 {
@@ -3466,7 +3798,7 @@ type SessionLost struct {
 
 func (x *SessionLost) Reset() {
 	*x = SessionLost{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3810,7 @@ func (x *SessionLost) String() string {
 func (*SessionLost) ProtoMessage() {}
 
 func (x *SessionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3823,7 @@ func (x *SessionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionLost.ProtoReflect.Descriptor instead.
 func (*SessionLost) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SessionLost) GetShard() uint64 {
@@ -3510,7 +3842,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3522,7 +3854,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3535,7 +3867,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReportRequest) GetShard() uint64 {
@@ -3554,7 +3886,7 @@ type Invalidate struct {
 
 func (x *Invalidate) Reset() {
 	*x = Invalidate{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3898,7 @@ func (x *Invalidate) String() string {
 func (*Invalidate) ProtoMessage() {}
 
 func (x *Invalidate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3579,7 +3911,7 @@ func (x *Invalidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalidate.ProtoReflect.Descriptor instead.
 func (*Invalidate) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Invalidate) GetPlaces() []*Place {
@@ -3603,7 +3935,7 @@ type ReportOpensRequest struct {
 
 func (x *ReportOpensRequest) Reset() {
 	*x = ReportOpensRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3615,7 +3947,7 @@ func (x *ReportOpensRequest) String() string {
 func (*ReportOpensRequest) ProtoMessage() {}
 
 func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3628,7 +3960,7 @@ func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpensRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportOpensRequest) GetShard() uint64 {
@@ -3684,7 +4016,7 @@ type ReportOpensResponse struct {
 
 func (x *ReportOpensResponse) Reset() {
 	*x = ReportOpensResponse{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +4028,7 @@ func (x *ReportOpensResponse) String() string {
 func (*ReportOpensResponse) ProtoMessage() {}
 
 func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +4041,7 @@ func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpensResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReportOpensResponse) GetError() uint32 {
@@ -3746,7 +4078,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\xef\r\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\x9d\x0f\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -3766,7 +4098,10 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bget_lock\x18\x19 \x01(\v2\x16.canopy.v1.GetLockCallH\x00R\agetLock\x126\n" +
 	"\twait_lock\x18\x1a \x01(\v2\x17.canopy.v1.WaitLockCallH\x00R\bwaitLock\x12<\n" +
 	"\vcancel_wait\x18\x1b \x01(\v2\x19.canopy.v1.CancelWaitCallH\x00R\n" +
-	"cancelWait\x12/\n" +
+	"cancelWait\x126\n" +
+	"\tget_quota\x189 \x01(\v2\x17.canopy.v1.GetQuotaCallH\x00R\bgetQuota\x12<\n" +
+	"\vlist_quotas\x18: \x01(\v2\x19.canopy.v1.ListQuotasCallH\x00R\n" +
+	"listQuotas\x12/\n" +
 	"\x06create\x18( \x01(\v2\x15.canopy.v1.CreateCallH\x00R\x06create\x12,\n" +
 	"\x05mkdir\x18) \x01(\v2\x14.canopy.v1.MkdirCallH\x00R\x05mkdir\x12,\n" +
 	"\x05mknod\x18* \x01(\v2\x14.canopy.v1.MknodCallH\x00R\x05mknod\x122\n" +
@@ -3785,7 +4120,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"fillAppend\x123\n" +
 	"\bset_lock\x186 \x01(\v2\x16.canopy.v1.SetLockCallH\x00R\asetLock\x129\n" +
 	"\n" +
-	"drop_locks\x187 \x01(\v2\x18.canopy.v1.DropLocksCallH\x00R\tdropLocks\x12?\n" +
+	"drop_locks\x187 \x01(\v2\x18.canopy.v1.DropLocksCallH\x00R\tdropLocks\x126\n" +
+	"\tset_quota\x188 \x01(\v2\x17.canopy.v1.SetQuotaCallH\x00R\bsetQuota\x12?\n" +
 	"\fopen_session\x18< \x01(\v2\x1a.canopy.v1.OpenSessionCallH\x00R\vopenSession\x12B\n" +
 	"\rclose_session\x18= \x01(\v2\x1b.canopy.v1.CloseSessionCallH\x00R\fcloseSessionB\x06\n" +
 	"\x04call\"2\n" +
@@ -3819,9 +4155,10 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\"7\n" +
 	"\rListXattrCall\x12&\n" +
-	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\f\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"4\n" +
 	"\n" +
-	"StatFsCall\"\xc6\x01\n" +
+	"StatFsCall\x12&\n" +
+	"\x05place\x182 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\xc6\x01\n" +
 	"\n" +
 	"CreateCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
@@ -3887,7 +4224,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05flags\x18\x04 \x01(\rR\x05flags\"M\n" +
 	"\x0fRemoveXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"\xe7\x02\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"\x81\x03\n" +
 	"\x0eReportSizeCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x1d\n" +
 	"\n" +
@@ -3902,7 +4239,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"freedBytes\x12\x18\n" +
 	"\acounted\x18\v \x01(\bR\acounted\x12!\n" +
 	"\fdata_version\x18\f \x01(\x04R\vdataVersion\x12!\n" +
-	"\freserved_end\x18\r \x01(\x04R\vreservedEnd\"S\n" +
+	"\freserved_end\x18\r \x01(\x04R\vreservedEnd\x12\x18\n" +
+	"\arefused\x182 \x01(\bR\arefused\"S\n" +
 	"\x11ReserveAppendCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\"\xb0\x01\n" +
@@ -3942,12 +4280,30 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x06detect\x18\x04 \x01(\bR\x06detect\"8\n" +
 	"\x0eCancelWaitCall\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\x04R\x05token\"M\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\"\xb5\x01\n" +
+	"\x05Quota\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x1b\n" +
+	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\x12\x1d\n" +
+	"\n" +
+	"max_inodes\x18\x03 \x01(\x04R\tmaxInodes\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06inodes\x18\x05 \x01(\x04R\x06inodes\x12\x1a\n" +
+	"\bcounting\x18\x06 \x01(\bR\bcounting\x12\x14\n" +
+	"\x05tally\x18\a \x01(\bR\x05tally\"t\n" +
+	"\fSetQuotaCall\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x1b\n" +
+	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\x12\x1d\n" +
+	"\n" +
+	"max_inodes\x18\x03 \x01(\x04R\tmaxInodes\x12\x16\n" +
+	"\x06remove\x18\x04 \x01(\bR\x06remove\"6\n" +
+	"\fGetQuotaCall\x12&\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\x10\n" +
+	"\x0eListQuotasCall\"M\n" +
 	"\x0fOpenSessionCall\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xac\x05\n" +
+	"\x10CloseSessionCall\"\x89\x06\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -3973,7 +4329,11 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"capability\x18( \x01(\fR\n" +
 	"capability\x12\x1f\n" +
 	"\vdata_rights\x18) \x01(\rR\n" +
-	"dataRights\"~\n" +
+	"dataRights\x12\"\n" +
+	"\n" +
+	"room_bytes\x182 \x01(\x04H\x00R\troomBytes\x88\x01\x01\x12(\n" +
+	"\x06quotas\x183 \x03(\v2\x10.canopy.v1.QuotaR\x06quotasB\r\n" +
+	"\v_room_bytes\"~\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -4049,7 +4409,7 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(DataRight)(0),              // 0: canopy.v1.DataRight
 	(SetAttrMask)(0),            // 1: canopy.v1.SetAttrMask
@@ -4087,28 +4447,32 @@ var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(*DropLocksCall)(nil),       // 33: canopy.v1.DropLocksCall
 	(*WaitLockCall)(nil),        // 34: canopy.v1.WaitLockCall
 	(*CancelWaitCall)(nil),      // 35: canopy.v1.CancelWaitCall
-	(*OpenSessionCall)(nil),     // 36: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 37: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 38: canopy.v1.Result
-	(*Redirect)(nil),            // 39: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 40: canopy.v1.EventsRequest
-	(*Event)(nil),               // 41: canopy.v1.Event
-	(*Heartbeat)(nil),           // 42: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 43: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 44: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 45: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 46: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 47: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 48: canopy.v1.Credential
-	(*Place)(nil),               // 49: canopy.v1.Place
-	(*Attr)(nil),                // 50: canopy.v1.Attr
-	(*DirEntry)(nil),            // 51: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 52: canopy.v1.StatFs
+	(*Quota)(nil),               // 36: canopy.v1.Quota
+	(*SetQuotaCall)(nil),        // 37: canopy.v1.SetQuotaCall
+	(*GetQuotaCall)(nil),        // 38: canopy.v1.GetQuotaCall
+	(*ListQuotasCall)(nil),      // 39: canopy.v1.ListQuotasCall
+	(*OpenSessionCall)(nil),     // 40: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 41: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 42: canopy.v1.Result
+	(*Redirect)(nil),            // 43: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 44: canopy.v1.EventsRequest
+	(*Event)(nil),               // 45: canopy.v1.Event
+	(*Heartbeat)(nil),           // 46: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 47: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 48: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 49: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 50: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 51: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 52: canopy.v1.Credential
+	(*Place)(nil),               // 53: canopy.v1.Place
+	(*Attr)(nil),                // 54: canopy.v1.Attr
+	(*DirEntry)(nil),            // 55: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 56: canopy.v1.StatFs
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	6,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
 	5,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	48, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	52, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
 	7,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
 	8,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
 	9,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
@@ -4121,74 +4485,80 @@ var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	31, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
 	34, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
 	35, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
-	16, // 15: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	17, // 16: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	18, // 17: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	19, // 18: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	20, // 19: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	21, // 20: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	22, // 21: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	23, // 22: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	24, // 23: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	25, // 24: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	26, // 25: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	27, // 26: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	28, // 27: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	29, // 28: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	32, // 29: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
-	33, // 30: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
-	36, // 31: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	37, // 32: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	49, // 33: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	49, // 34: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	49, // 35: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	49, // 36: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	49, // 37: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	49, // 38: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	49, // 39: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	27, // 40: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	49, // 41: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	49, // 42: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	49, // 43: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	49, // 44: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	49, // 45: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	2,  // 46: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
-	49, // 47: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
-	30, // 48: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
-	49, // 49: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
-	30, // 50: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
-	49, // 51: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
-	49, // 52: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
-	30, // 53: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
-	50, // 54: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	50, // 55: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	50, // 56: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	49, // 57: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	51, // 58: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	52, // 59: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	39, // 60: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	50, // 61: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	30, // 62: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
-	42, // 63: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	43, // 64: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	44, // 65: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	45, // 66: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	49, // 67: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	49, // 68: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	49, // 69: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	39, // 70: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	49, // 71: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	3,  // 72: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	40, // 73: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	46, // 74: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	4,  // 75: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	41, // 76: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	47, // 77: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	75, // [75:78] is the sub-list for method output_type
-	72, // [72:75] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	38, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
+	39, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
+	16, // 17: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	17, // 18: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	18, // 19: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	19, // 20: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	20, // 21: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	21, // 22: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	22, // 23: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	23, // 24: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	24, // 25: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	25, // 26: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	26, // 27: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	27, // 28: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	28, // 29: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	29, // 30: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	32, // 31: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	33, // 32: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	37, // 33: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
+	40, // 34: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	41, // 35: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	53, // 36: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	53, // 37: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	53, // 38: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	53, // 39: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	53, // 40: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	53, // 41: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
+	53, // 42: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	53, // 43: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	27, // 44: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	53, // 45: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	53, // 46: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	53, // 47: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	53, // 48: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	53, // 49: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	2,  // 50: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	53, // 51: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	30, // 52: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	53, // 53: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	30, // 54: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	53, // 55: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	53, // 56: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	30, // 57: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	53, // 58: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
+	54, // 59: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	54, // 60: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	54, // 61: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	53, // 62: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	55, // 63: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	56, // 64: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	43, // 65: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	54, // 66: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	30, // 67: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	36, // 68: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
+	46, // 69: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	47, // 70: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	48, // 71: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	49, // 72: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	53, // 73: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	53, // 74: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	53, // 75: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	43, // 76: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	53, // 77: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	3,  // 78: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	44, // 79: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	50, // 80: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	4,  // 81: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	45, // 82: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	51, // 83: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	81, // [81:84] is the sub-list for method output_type
+	78, // [78:81] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -4210,6 +4580,8 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_GetLock)(nil),
 		(*Op_WaitLock)(nil),
 		(*Op_CancelWait)(nil),
+		(*Op_GetQuota)(nil),
+		(*Op_ListQuotas)(nil),
 		(*Op_Create)(nil),
 		(*Op_Mkdir)(nil),
 		(*Op_Mknod)(nil),
@@ -4226,10 +4598,12 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_FillAppend)(nil),
 		(*Op_SetLock)(nil),
 		(*Op_DropLocks)(nil),
+		(*Op_SetQuota)(nil),
 		(*Op_OpenSession)(nil),
 		(*Op_CloseSession)(nil),
 	}
-	file_api_canopy_v1_metadata_proto_msgTypes[38].OneofWrappers = []any{
+	file_api_canopy_v1_metadata_proto_msgTypes[39].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[42].OneofWrappers = []any{
 		(*Event_Heartbeat)(nil),
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
@@ -4241,7 +4615,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -260,6 +260,8 @@ type Command struct {
 	//	*Command_DeletionDone
 	//	*Command_Checksum
 	//	*Command_CutDone
+	//	*Command_QuotaCounted
+	//	*Command_TallyDone
 	Own           isCommand_Own `protobuf_oneof:"own"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -377,6 +379,24 @@ func (x *Command) GetCutDone() *CutDoneCommand {
 	return nil
 }
 
+func (x *Command) GetQuotaCounted() *QuotaCountedCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_QuotaCounted); ok {
+			return x.QuotaCounted
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTallyDone() *TallyDoneCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TallyDone); ok {
+			return x.TallyDone
+		}
+	}
+	return nil
+}
+
 type isCommand_Own interface {
 	isCommand_Own()
 }
@@ -405,6 +425,14 @@ type Command_CutDone struct {
 	CutDone *CutDoneCommand `protobuf:"bytes,21,opt,name=cut_done,json=cutDone,proto3,oneof"`
 }
 
+type Command_QuotaCounted struct {
+	QuotaCounted *QuotaCountedCommand `protobuf:"bytes,50,opt,name=quota_counted,json=quotaCounted,proto3,oneof"`
+}
+
+type Command_TallyDone struct {
+	TallyDone *TallyDoneCommand `protobuf:"bytes,51,opt,name=tally_done,json=tallyDone,proto3,oneof"`
+}
+
 func (*Command_Bootstrap) isCommand_Own() {}
 
 func (*Command_EndSessions) isCommand_Own() {}
@@ -416,6 +444,10 @@ func (*Command_DeletionDone) isCommand_Own() {}
 func (*Command_Checksum) isCommand_Own() {}
 
 func (*Command_CutDone) isCommand_Own() {}
+
+func (*Command_QuotaCounted) isCommand_Own() {}
+
+func (*Command_TallyDone) isCommand_Own() {}
 
 // BootstrapCommand makes the shard's initial state. With subtree != 0 the
 // shard becomes the owner of a new, empty subtree with root as its directory.
@@ -796,6 +828,153 @@ func (x *ChecksumCommand) GetToken() uint64 {
 	return 0
 }
 
+// QuotaCountedCommand adds what was below a directory before its quota counted.
+// The holder finds it on one snapshot: what is there, less what the quota says.
+type QuotaCountedCommand struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Dir           uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
+	Id            uint64                 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"` // of the quota: nothing happens if it is another now
+	Inodes        int64                  `protobuf:"zigzag64,4,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	Bytes         int64                  `protobuf:"zigzag64,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Crossing      int64                  `protobuf:"zigzag64,6,opt,name=crossing,proto3" json:"crossing,omitempty"` // inodes with names inside and outside
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaCountedCommand) Reset() {
+	*x = QuotaCountedCommand{}
+	mi := &file_api_canopy_v1_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaCountedCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaCountedCommand) ProtoMessage() {}
+
+func (x *QuotaCountedCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaCountedCommand.ProtoReflect.Descriptor instead.
+func (*QuotaCountedCommand) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *QuotaCountedCommand) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
+func (x *QuotaCountedCommand) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *QuotaCountedCommand) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *QuotaCountedCommand) GetInodes() int64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+func (x *QuotaCountedCommand) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *QuotaCountedCommand) GetCrossing() int64 {
+	if x != nil {
+		return x.Crossing
+	}
+	return 0
+}
+
+// TallyDoneCommand drops the tally of a directory that nobody moved.
+type TallyDoneCommand struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Dir           uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
+	Id            uint64                 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TallyDoneCommand) Reset() {
+	*x = TallyDoneCommand{}
+	mi := &file_api_canopy_v1_replication_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TallyDoneCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TallyDoneCommand) ProtoMessage() {}
+
+func (x *TallyDoneCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_replication_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TallyDoneCommand.ProtoReflect.Descriptor instead.
+func (*TallyDoneCommand) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_replication_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TallyDoneCommand) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
+func (x *TallyDoneCommand) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *TallyDoneCommand) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 var File_api_canopy_v1_replication_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_replication_proto_rawDesc = "" +
@@ -816,7 +995,7 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
 	"durationMs\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\x04R\binstance\"\xc8\x03\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\xcd\x04\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +
@@ -826,7 +1005,10 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\x05purge\x18\x12 \x01(\v2\x17.canopy.v1.PurgeCommandH\x00R\x05purge\x12E\n" +
 	"\rdeletion_done\x18\x13 \x01(\v2\x1e.canopy.v1.DeletionDoneCommandH\x00R\fdeletionDone\x128\n" +
 	"\bchecksum\x18\x14 \x01(\v2\x1a.canopy.v1.ChecksumCommandH\x00R\bchecksum\x126\n" +
-	"\bcut_done\x18\x15 \x01(\v2\x19.canopy.v1.CutDoneCommandH\x00R\acutDoneB\x05\n" +
+	"\bcut_done\x18\x15 \x01(\v2\x19.canopy.v1.CutDoneCommandH\x00R\acutDone\x12E\n" +
+	"\rquota_counted\x182 \x01(\v2\x1e.canopy.v1.QuotaCountedCommandH\x00R\fquotaCounted\x12<\n" +
+	"\n" +
+	"tally_done\x183 \x01(\v2\x1b.canopy.v1.TallyDoneCommandH\x00R\ttallyDoneB\x05\n" +
 	"\x03own\"\xd5\x01\n" +
 	"\x10BootstrapCommand\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
@@ -853,7 +1035,18 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"size_epoch\x18\x04 \x01(\x04R\tsizeEpoch\"'\n" +
 	"\x0fChecksumCommand\x12\x14\n" +
-	"\x05token\x18\x01 \x01(\x04R\x05token*T\n" +
+	"\x05token\x18\x01 \x01(\x04R\x05token\"\x9b\x01\n" +
+	"\x13QuotaCountedCommand\x12\x18\n" +
+	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06inodes\x18\x04 \x01(\x12R\x06inodes\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x12R\x05bytes\x12\x1a\n" +
+	"\bcrossing\x18\x06 \x01(\x12R\bcrossing\"N\n" +
+	"\x10TallyDoneCommand\x12\x18\n" +
+	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\x04R\x02id*T\n" +
 	"\vLeaseAction\x12\x0e\n" +
 	"\n" +
 	"LEASE_NONE\x10\x00\x12\x11\n" +
@@ -874,7 +1067,7 @@ func file_api_canopy_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_api_canopy_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_canopy_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_api_canopy_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_canopy_v1_replication_proto_goTypes = []any{
 	(LeaseAction)(0),            // 0: canopy.v1.LeaseAction
 	(*RaftEntry)(nil),           // 1: canopy.v1.RaftEntry
@@ -886,27 +1079,31 @@ var file_api_canopy_v1_replication_proto_goTypes = []any{
 	(*DeletionDoneCommand)(nil), // 7: canopy.v1.DeletionDoneCommand
 	(*CutDoneCommand)(nil),      // 8: canopy.v1.CutDoneCommand
 	(*ChecksumCommand)(nil),     // 9: canopy.v1.ChecksumCommand
-	(*Op)(nil),                  // 10: canopy.v1.Op
-	(*Layout)(nil),              // 11: canopy.v1.Layout
-	(*Place)(nil),               // 12: canopy.v1.Place
+	(*QuotaCountedCommand)(nil), // 10: canopy.v1.QuotaCountedCommand
+	(*TallyDoneCommand)(nil),    // 11: canopy.v1.TallyDoneCommand
+	(*Op)(nil),                  // 12: canopy.v1.Op
+	(*Layout)(nil),              // 13: canopy.v1.Layout
+	(*Place)(nil),               // 14: canopy.v1.Place
 }
 var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.RaftEntry.lease:type_name -> canopy.v1.LeaseCommand
 	0,  // 1: canopy.v1.LeaseCommand.action:type_name -> canopy.v1.LeaseAction
-	10, // 2: canopy.v1.Command.op:type_name -> canopy.v1.Op
+	12, // 2: canopy.v1.Command.op:type_name -> canopy.v1.Op
 	4,  // 3: canopy.v1.Command.bootstrap:type_name -> canopy.v1.BootstrapCommand
 	5,  // 4: canopy.v1.Command.end_sessions:type_name -> canopy.v1.EndSessionsCommand
 	6,  // 5: canopy.v1.Command.purge:type_name -> canopy.v1.PurgeCommand
 	7,  // 6: canopy.v1.Command.deletion_done:type_name -> canopy.v1.DeletionDoneCommand
 	9,  // 7: canopy.v1.Command.checksum:type_name -> canopy.v1.ChecksumCommand
 	8,  // 8: canopy.v1.Command.cut_done:type_name -> canopy.v1.CutDoneCommand
-	11, // 9: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
-	12, // 10: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	10, // 9: canopy.v1.Command.quota_counted:type_name -> canopy.v1.QuotaCountedCommand
+	11, // 10: canopy.v1.Command.tally_done:type_name -> canopy.v1.TallyDoneCommand
+	13, // 11: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
+	14, // 12: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_replication_proto_init() }
@@ -923,6 +1120,8 @@ func file_api_canopy_v1_replication_proto_init() {
 		(*Command_DeletionDone)(nil),
 		(*Command_Checksum)(nil),
 		(*Command_CutDone)(nil),
+		(*Command_QuotaCounted)(nil),
+		(*Command_TallyDone)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -930,7 +1129,7 @@ func file_api_canopy_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_replication_proto_rawDesc), len(file_api_canopy_v1_replication_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
