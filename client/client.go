@@ -41,17 +41,18 @@ type Client struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	routes  *routes
-	nodes   *nodes
-	seqs    *sequencer
-	metrics *metrics
-	inodes  *inodes
-	cache   *cache
-	events  *events
-	opens   *opens
-	flusher *flusher
-	data    DataPlane
-	env     linkEnv
+	routes   *routes
+	nodes    *nodes
+	seqs     *sequencer
+	metrics  *metrics
+	inodes   *inodes
+	cache    *cache
+	events   *events
+	opens    *opens
+	accesses *accesses
+	flusher  *flusher
+	data     DataPlane
+	env      linkEnv
 
 	lastToken  atomic.Uint64 // of waits for locks
 	lastHandle atomic.Uint64 // number of the newest File
@@ -111,6 +112,7 @@ func (c *Client) connect(ctx context.Context, cfg Config) (_ *Client, err error)
 func (c *Client) start() {
 	c.wg.Go(func() { c.flusher.run(c.ctx) })
 	c.wg.Go(func() { c.opens.run(c.ctx) })
+	c.wg.Go(func() { c.accesses.run(c.ctx) })
 }
 
 // newClient makes the parts, without any connection.
@@ -140,7 +142,7 @@ func newClient(cfg Config) (*Client, error) {
 		limit = defaultWriteBuffer
 	}
 	c.flusher = newFlusher(c, limit)
-	c.events, c.opens = newEvents(c), newOpens(c)
+	c.events, c.opens, c.accesses = newEvents(c), newOpens(c), newAccesses(c)
 	c.metrics, err = newMetrics(cfg.Registerer,
 		func() float64 { return float64(c.flusher.budget.inUse()) },
 		func() float64 { floor, next := c.seqs.lowest(); return float64(next - floor) })
@@ -166,6 +168,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return nil
 	}
 	err := c.Flush(ctx, false)
+	c.accesses.tell(ctx, maxAccesses)
 	c.mu.Lock()
 	c.closing = true
 	c.mu.Unlock()

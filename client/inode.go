@@ -13,11 +13,12 @@ import (
 // counted, with the place where it was last seen and, of an open file, the
 // buffered bytes. Each *Inode that a call returns holds one reference.
 type Inode struct {
-	table *inodes
-	ino   base.Ino
-	isDir bool
-	refs  atomic.Int64
-	file  atomic.Pointer[fileState] // regular files, from the first Open
+	table    *inodes
+	ino      base.Ino
+	isDir    bool
+	refs     atomic.Int64
+	file     atomic.Pointer[fileState] // regular files, from the first Open
+	accessed atomic.Int64              // when it was last read, ns, if that moves atime and no server was told
 
 	granted atomic.Pointer[granted] // regular files: the last capability; nil: none
 
@@ -84,13 +85,13 @@ func (n *Inode) see(attr *Attr) *Attr {
 }
 
 // show is see, and returns the attributes as this client's programs have to see
-// them: with the buffered writes.
+// them: with the buffered writes, and with reads that move atime.
 func (n *Inode) show(attr *Attr) *Attr {
 	newest := n.see(attr)
 	if st := n.file.Load(); st != nil {
-		return st.overlay(newest)
+		newest = st.overlay(newest)
 	}
-	return newest
+	return n.accessOverlay(newest)
 }
 
 // at notes the name under which what is no directory was seen.

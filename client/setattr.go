@@ -17,6 +17,7 @@ func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) 
 		return nil, &fserr.Error{Kind: fserr.FileTooBig, Op: "setattr", Ino: n.ino}
 	}
 	st := n.file.Load()
+	set = n.withAccess(set)
 	if st != nil && set.Mask&^canopyv1.SetAttrMask_SET_ATTR_SIZE != 0 {
 		// A later size report would move the times and clear set-id bits again.
 		report, err := st.flushUpToReport(ctx, sizes)
@@ -47,6 +48,8 @@ func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) 
 	if st != nil && sizes {
 		st.truncated(res.Attr, int64(set.Size))
 	}
+	n.see(res.Attr)
+	n.accessTold(set.accessedNS)
 	if sizes {
 		return n.show(c.recount(ctx, n, before, res.Attr)), nil
 	}
@@ -59,7 +62,7 @@ func (c *Client) setAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr, 
 	op := n.op(cred)
 	op.Call = &canopyv1.Op_SetAttr{SetAttr: &canopyv1.SetAttrCall{
 		Place: n.place(), Mask: uint32(set.Mask), Mode: set.Mode, Uid: set.UID, Gid: set.GID, Size: set.Size,
-		AtimeNs: set.AtimeNS, MtimeNs: set.MtimeNS, ByHandle: set.Handle != nil && set.Handle.writable(), Report: report}}
+		AtimeNs: set.AtimeNS, MtimeNs: set.MtimeNS, AccessedNs: set.accessedNS, ByHandle: set.Handle != nil && set.Handle.writable(), Report: report}}
 	res, err := c.do(ctx, opSetAttr, op)
 	if err != nil {
 		c.cache.dropAttr(n.ino)
@@ -90,6 +93,7 @@ func (c *Client) setAttrReporting(ctx context.Context, cred Cred, st *fileState,
 		switch {
 		case err == nil:
 			st.reported(report, res, nil, asked)
+			n.accessTold(set.accessedNS)
 			a.attr = n.show(res.Attr)
 		case errors.Is(err, fserr.OldEpoch):
 			st.reported(report, res, err, asked)

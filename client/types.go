@@ -75,6 +75,8 @@ type SetAttr struct {
 	// Handle, if set, is the handle by which it is asked (ftruncate, fchmod): a
 	// change of size needs no permission if the handle is open for writing.
 	Handle *File
+
+	accessedNS int64 // of SET_ATTR_ACCESSED
 }
 
 // Created is what Create answers. Inode holds a reference, File is open; the

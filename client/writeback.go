@@ -298,7 +298,8 @@ func (st *fileState) takeReportLocked() *canopyv1.ReportSizeCall {
 		}
 	}
 	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
-		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified, ReservedEnd: uint64(st.reached)}
+		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified, ReservedEnd: uint64(st.reached),
+		AccessedNs: st.n.accessed.Load()}
 	st.reporting, st.unreported, st.allocated, st.reached = true, false, 0, 0
 	return call
 }
@@ -354,6 +355,7 @@ func (st *fileState) reported(call *canopyv1.ReportSizeCall, res *canopyv1.Resul
 			st.c.flusher.budget.release(b.reporting.bytes())
 			b.reporting = nil
 		}
+		st.n.accessTold(call.AccessedNs)
 	case old, st.c.ctx.Err() != nil:
 		st.allocated += call.AllocatedBytes
 		st.reached = max(st.reached, int64(call.ReservedEnd))

@@ -65,6 +65,8 @@ type backend interface {
 	GetAttrAhead(ctx context.Context, cred client.Cred, n inode, names []nameIn) (*client.Attr, []ahead, error)
 	SetAttr(ctx context.Context, cred client.Cred, n inode, set client.SetAttr, handle file) (*client.Attr, error)
 	Access(ctx context.Context, cred client.Cred, n inode, mask uint32) error
+	AccessDue(n inode) bool
+	Accessed(n inode)
 	StatFS(ctx context.Context, n inode) (*client.StatFS, error)
 
 	Create(ctx context.Context, cred client.Cred, dir inode, name string, mode, flags uint32) (created, error)
@@ -117,6 +119,9 @@ func made(c client.Created, err error) (created, error) {
 }
 
 func (b clientBackend) Root() inode { return b.c.Root() }
+
+func (b clientBackend) AccessDue(n inode) bool { return b.c.AccessDue(own(n)) }
+func (b clientBackend) Accessed(n inode)       { b.c.Accessed(own(n)) }
 
 func (b clientBackend) Lookup(ctx context.Context, cred client.Cred, dir inode, name string) (inode, *client.Attr, *client.Attr, error) {
 	n, a, dirAttr, err := b.c.Lookup(ctx, cred, own(dir), name)

@@ -51,7 +51,8 @@ func (f *fileSystem) opened(n *node, o file, flags uint32, out *fuse.OpenOut) {
 	}
 	// K7: what the kernel kept of the last open is good if the bytes are the same.
 	version := n.data.Load() + 1
-	keep := flags&syscall.O_TRUNC == 0 && n.cached.Swap(version) == version
+	keep := flags&syscall.O_TRUNC == 0 && n.cached.Swap(version) == version &&
+		!(f.movesAtimeBy(h) && f.backend.AccessDue(n.inode))
 	out.Fh = f.handles.add(h)
 	out.OpenFlags = mountopt.OpenFlags(flags, keep)
 	if o.HasLocks() {
@@ -90,6 +91,9 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 	n, err := h.file.ReadAt(c, buf, int64(in.Offset))
 	if err != nil {
 		return nil, c.end(errno(err))
+	}
+	if f.movesAtimeBy(h) {
+		f.backend.Accessed(h.node.inode)
 	}
 	return fuse.ReadResultData(buf[:n]), c.end(fuse.OK)
 }

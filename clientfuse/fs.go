@@ -173,6 +173,9 @@ func (f *fileSystem) Forget(id, count uint64) {
 // GetAttr implements fuse.RawFileSystem.
 func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	c := f.begin(opGetAttr, cancel, &in.InHeader)
+	if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
+		f.readFromCache(c, in.Fh())
+	}
 	a, s := f.getAttr(c, in.NodeId)
 	if s.Ok() {
 		out.SetTimeout(f.options.AttrTimeout())

@@ -146,6 +146,9 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 	if err != nil {
 		return errno(err)
 	}
+	if !f.options.NoDirAtime && f.movesAtime() {
+		f.backend.Accessed(dir.inode)
+	}
 	l.mark, l.ended = page.Mark, page.EOF
 	var delivered, names int
 	for _, e := range page.Entries {

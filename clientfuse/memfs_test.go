@@ -241,6 +241,24 @@ func (n *memNode) killPriv() {
 	}
 }
 
+func (m *memFS) AccessDue(in inode) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.accessDueLocked(in.(*memNode))
+}
+
+func (m *memFS) accessDueLocked(n *memNode) bool {
+	return n.attr.AtimeNs <= max(n.attr.MtimeNs, n.attr.CtimeNs) || m.now()-n.attr.AtimeNs >= int64(24*time.Hour)
+}
+
+func (m *memFS) Accessed(in inode) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := in.(*memNode); m.accessDueLocked(n) {
+		n.attr.AtimeNs = m.now()
+	}
+}
+
 func (m *memFS) Access(context.Context, client.Cred, inode, uint32) error { return nil }
 
 func (m *memFS) StatFS(context.Context, inode) (*client.StatFS, error) {

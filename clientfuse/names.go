@@ -76,6 +76,9 @@ func (f *fileSystem) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte,
 	if err != nil {
 		return nil, c.end(errno(err))
 	}
+	if f.movesAtime() {
+		f.backend.Accessed(n.inode)
+	}
 	return []byte(target), c.end(fuse.OK)
 }
 

@@ -29,6 +29,7 @@ func RunCrossMount(t *testing.T, a, b string) {
 	for _, c := range []crossCheck{
 		{"names", crossNames},
 		{"attributes", crossAttributes},
+		{"atime", crossAtime},
 		{"close to open", crossCloseToOpen},
 		{"reader that stays open", crossOpenReader},
 		{"growing file", crossGrowing},

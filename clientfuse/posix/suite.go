@@ -38,6 +38,7 @@ func Run(t *testing.T, dir string) {
 		{"remove", removeChecks()},
 		{"rename", renameChecks()},
 		{"attributes", attributeChecks()},
+		{"atime", atimeChecks()},
 		{"names", nameChecks()},
 		{"listing", listingChecks()},
 		{"data", dataChecks()},

@@ -263,6 +263,15 @@ func (b *batch) changed(o *object) error {
 	return b.save(o)
 }
 
+// write writes an object whose times and version are the caller's.
+func (b *batch) write(o *object) error {
+	if o.isDir() {
+		b.touch(o.dir)
+		return nil
+	}
+	return b.save(o)
+}
+
 // save writes an inode where it stands and keeps the counters right.
 func (b *batch) save(o *object) error {
 	if o.home != inOrphan && o.inode.IsFile() {

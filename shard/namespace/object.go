@@ -46,6 +46,14 @@ func (o *object) owner() (mode, uid, gid uint32) {
 	return o.inode.Mode, o.inode.UID, o.inode.GID
 }
 
+// times returns the times that setattr sets, and ctime.
+func (o *object) times() (atime, mtime *int64, ctime int64) {
+	if o.isDir() {
+		return &o.dir.AtimeNS, &o.dir.MtimeNS, o.dir.CtimeNS
+	}
+	return &o.inode.AtimeNS, &o.inode.MtimeNS, o.inode.CtimeNS
+}
+
 // xattrNames returns the object's count of xattr name bytes.
 func (o *object) xattrNames() *uint32 {
 	if o.isDir() {

@@ -15,10 +15,10 @@ import (
 //
 //	create PATH [mode=] [umask=] [excl] [trunc] [anon]   mkdir PATH [mode=] [umask=]   mknod PATH mode= [rdev=] [umask=]
 //	symlink PATH TARGET   link PLACE PATH   unlink PATH   rmdir PATH   rename PATH PATH [noreplace] [exchange] [whiteout]
-//	setattr PLACE [mode=] [uid-to=] [gid-to=] [size=] [atime=] [mtime=] [atime-now] [mtime-now] [killpriv] [handle]
+//	setattr PLACE [mode=] [uid-to=] [gid-to=] [size=] [atime=] [mtime=] [atime-now] [mtime-now] [killpriv] [handle] [read=]
 //	setx PLACE NAME VALUE [create] [replace]   rmx PLACE NAME   getx PLACE NAME   listx PLACE
 //	setacl PLACE access|default LIST   getacl PLACE access|default
-//	report PLACE size= epoch= [alloc=] [changed] [killpriv]   reserve PLACE len=   fill PLACE off= len= epoch=
+//	report PLACE size= epoch= [alloc=] [changed] [killpriv] [read=]   reserve PLACE len=   fill PLACE off= len= epoch=
 //	lookup PATH   getattr PLACE   readlink PLACE   access PLACE mask=   parent PLACE
 //	open-session   close-session
 func (r *rig) operation(l *words) *canopyv1.Op {
@@ -87,9 +87,9 @@ func (r *rig) operation(l *words) *canopyv1.Op {
 func (r *rig) setAttrCall(l *words) *canopyv1.SetAttrCall {
 	c := &canopyv1.SetAttrCall{Place: r.place(l.arg(0)), Mode: uint32(l.num("mode", 0)), Uid: uint32(l.num("uid-to", 0)),
 		Gid: uint32(l.num("gid-to", 0)), Size: l.num("size", 0), AtimeNs: int64(l.num("atime", 0)), MtimeNs: int64(l.num("mtime", 0)),
-		ByHandle: l.flag("handle")}
+		ByHandle: l.flag("handle"), AccessedNs: int64(l.num("read", 0))}
 	for name, bit := range map[string]uint32{"mode": maskMode, "uid-to": maskUID, "gid-to": maskGID, "size": maskSize,
-		"atime": maskAtime, "mtime": maskMtime} {
+		"atime": maskAtime, "mtime": maskMtime, "read": maskAccessed} {
 		if _, ok := l.opts[name]; ok {
 			c.Mask |= bit
 		}
@@ -138,7 +138,8 @@ func (r *rig) sizeOperation(l *words) *canopyv1.Op {
 		return &canopyv1.Op{Call: &canopyv1.Op_ReportSize{ReportSize: &canopyv1.ReportSizeCall{Place: r.place(l.arg(0)), Size: l.num("size", 0),
 			SizeEpoch: l.num("epoch", 1), AllocatedBytes: l.num("alloc", 0), Changed: l.flag("changed"), KillPriv: l.flag("killpriv"),
 			MtimeNs: int64(l.num("mtime", 0)), FreedBytes: l.num("freed", 0), Counted: l.flag("counted"), DataVersion: l.num("dv", 0),
-			ReservedEnd: l.num("reserved", 0), Refused: l.flag("refused")}}}
+			ReservedEnd: l.num("reserved", 0), Refused: l.flag("refused"),
+			AccessedNs: int64(l.num("read", 0))}}}
 	case "reserve":
 		return &canopyv1.Op{Call: &canopyv1.Op_ReserveAppend{ReserveAppend: &canopyv1.ReserveAppendCall{Place: r.place(l.arg(0)), Length: l.num("len", 0)}}}
 	case "fill":

@@ -1,6 +1,8 @@
 package namespace
 
 import (
+	"time"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/schema"
@@ -16,14 +18,15 @@ const (
 	maskAtimeNow = uint32(canopyv1.SetAttrMask_SET_ATTR_ATIME_NOW)
 	maskMtimeNow = uint32(canopyv1.SetAttrMask_SET_ATTR_MTIME_NOW)
 	maskKillPriv = uint32(canopyv1.SetAttrMask_SET_ATTR_KILL_PRIV)
-	maskAll      = maskKillPriv<<1 - 1
+	maskAccessed = uint32(canopyv1.SetAttrMask_SET_ATTR_ACCESSED)
+	maskAll      = maskAccessed<<1 - 1
 )
 
 // setAttr changes attributes: all that the mask names, or none.
 func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetSetAttr()
 	who := identityOf(op.Cred)
-	if c.Mask&^maskAll != 0 || c.Report != nil && (c.Mask == 0 || c.Mask&maskSize != 0) {
+	if c.Mask&^maskAll != 0 || c.Report != nil && (c.Mask&^maskAccessed == 0 || c.Mask&maskSize != 0) {
 		return nil, fserr.Invalid
 	}
 	o, err := b.resolve(c.Place)
@@ -33,7 +36,10 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err := who.maySetAttr(o, c); err != nil {
 		return nil, err
 	}
-	if c.Mask == 0 {
+	if c.Mask&^maskAccessed == 0 {
+		if c.Mask != 0 && b.accessed(o, c.AccessedNs) {
+			return b.answer(o), b.write(o)
+		}
 		return b.answer(o), nil
 	}
 	if c.Report != nil {
@@ -49,6 +55,9 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		if err := b.truncate(o, c.Size, who); err != nil {
 			return nil, err
 		}
+	}
+	if c.Mask&maskAccessed != 0 {
+		b.accessed(o, c.AccessedNs)
 	}
 	b.setTimes(o, c)
 	mode, uid, gid := o.owner()
@@ -107,7 +116,7 @@ func (i identity) maySetAttr(o *object, c *canopyv1.SetAttrCall) error {
 	if c.Mask&maskGID != 0 && !i.isRoot() && (!owns || c.Gid != gid && !i.inGroup(c.Gid)) {
 		return fserr.Permission
 	}
-	if c.Mask == maskKillPriv && !c.ByHandle && !owns && i.chownedMode(mode, gid, c) != mode {
+	if c.Mask&^maskAccessed == maskKillPriv && !c.ByHandle && !owns && i.chownedMode(mode, gid, c) != mode {
 		return fserr.Permission // chown(-1, -1)
 	}
 	if c.Mask&(maskAtime|maskMtime) != 0 && !owns {
@@ -119,13 +128,32 @@ func (i identity) maySetAttr(o *object, c *canopyv1.SetAttrCall) error {
 	return nil
 }
 
-func (b *batch) setTimes(o *object, c *canopyv1.SetAttrCall) {
-	var atime, mtime *int64
-	if o.isDir() {
-		atime, mtime = &o.dir.AtimeNS, &o.dir.MtimeNS
-	} else {
-		atime, mtime = &o.inode.AtimeNS, &o.inode.MtimeNS
+// accessEvery is after how long a read moves an atime that is newer than all changes.
+const accessEvery = int64(24 * time.Hour)
+
+// accessed moves the atime of what was read to the time at which a client says it
+// was, by relatime's rule: if it is not newer than mtime and ctime, or a day old. A
+// read tells late, and of the state at its time: what changed since leaves the atime
+// as old as that is (it may have been set), and the next read moves it again.
+// ctime stays. It reports whether the caller has to write the object.
+func (b *batch) accessed(o *object, readNS int64) bool {
+	atime, mtime, ctime := o.times()
+	readNS = min(readNS, b.nowNS)
+	due := *atime <= *mtime || *atime <= ctime || readNS-*atime >= accessEvery
+	if !due || readNS < ctime || readNS == *atime {
+		return false
 	}
+	*atime = readNS
+	if o.isDir() {
+		o.dir.Version++
+	} else {
+		o.inode.Version++
+	}
+	return true
+}
+
+func (b *batch) setTimes(o *object, c *canopyv1.SetAttrCall) {
+	atime, mtime, _ := o.times()
 	switch {
 	case c.Mask&maskAtimeNow != 0:
 		*atime = b.nowNS

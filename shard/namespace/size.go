@@ -109,6 +109,21 @@ func (b *batch) takeReport(o *object, n *schema.Inode, c *canopyv1.ReportSizeCal
 	if c.Counted {
 		return counted(n, c), nil
 	}
+	if c.AccessedNs == 0 {
+		return b.takeBytes(o, n, c)
+	}
+	// A program may have read before it wrote, or what it wrote: the client tells
+	// the last time only.
+	before := b.accessed(o, c.AccessedNs)
+	if changed, err = b.takeBytes(o, n, c); err != nil {
+		return false, err
+	}
+	after := b.accessed(o, c.AccessedNs)
+	return before || changed || after, nil
+}
+
+// takeBytes takes in what a report says of the bytes.
+func (b *batch) takeBytes(o *object, n *schema.Inode, c *canopyv1.ReportSizeCall) (changed bool, err error) {
 	size := max(n.SizeBytes, visibleSize(n, c.Size))
 	high := max(n.HighBytes, c.Size, min(c.ReservedEnd, schema.MaxFileSize))
 	if size == n.SizeBytes && !c.Changed && !c.KillPriv && c.AllocatedBytes == 0 && c.FreedBytes == 0 && high == n.HighBytes {

@@ -85,6 +85,10 @@ const (
 	// Clear setuid and, if group-executable or the caller is not of the group,
 	// setgid. Alone it is chown(-1, -1), or by_handle a write.
 	SetAttrMask_SET_ATTR_KILL_PRIV SetAttrMask = 256
+	// It was read (bytes, a listing, a link's target) before what else is changed:
+	// atime moves to accessed_ns by relatime's rule, and neither ctime moves nor is a
+	// permission asked for. Void if the inode changed since, or is not due.
+	SetAttrMask_SET_ATTR_ACCESSED SetAttrMask = 512
 )
 
 // Enum value maps for SetAttrMask.
@@ -100,6 +104,7 @@ var (
 		64:  "SET_ATTR_ATIME_NOW",
 		128: "SET_ATTR_MTIME_NOW",
 		256: "SET_ATTR_KILL_PRIV",
+		512: "SET_ATTR_ACCESSED",
 	}
 	SetAttrMask_value = map[string]int32{
 		"SET_ATTR_NONE":      0,
@@ -112,6 +117,7 @@ var (
 		"SET_ATTR_ATIME_NOW": 64,
 		"SET_ATTR_MTIME_NOW": 128,
 		"SET_ATTR_KILL_PRIV": 256,
+		"SET_ATTR_ACCESSED":  512,
 	}
 )
 
@@ -2038,6 +2044,7 @@ type SetAttrCall struct {
 	// A size report that is taken in before the change, both or neither; its place
 	// is not used, and the mask names no size. OLD_EPOCH as of a report by itself.
 	Report        *ReportSizeCall `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`
+	AccessedNs    int64           `protobuf:"fixed64,80,opt,name=accessed_ns,json=accessedNs,proto3" json:"accessed_ns,omitempty"` // SET_ATTR_ACCESSED: when it was read, by the clock of who did
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2140,6 +2147,13 @@ func (x *SetAttrCall) GetReport() *ReportSizeCall {
 		return x.Report
 	}
 	return nil
+}
+
+func (x *SetAttrCall) GetAccessedNs() int64 {
+	if x != nil {
+		return x.AccessedNs
+	}
+	return 0
 }
 
 // SetXattrCall: system.posix_acl_access and system.posix_acl_default are the ACLs,
@@ -2287,7 +2301,8 @@ type ReportSizeCall struct {
 	ReservedEnd uint64 `protobuf:"varint,13,opt,name=reserved_end,json=reservedEnd,proto3" json:"reserved_end,omitempty"` // there may be space up to there, whatever the size is
 	// A quota refused bytes behind the size, and some of them may lie at data
 	// servers: a size epoch begins with a cut at the size, so that they never show.
-	Refused       bool `protobuf:"varint,50,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused       bool  `protobuf:"varint,50,opt,name=refused,proto3" json:"refused,omitempty"`
+	AccessedNs    int64 `protobuf:"fixed64,80,opt,name=accessed_ns,json=accessedNs,proto3" json:"accessed_ns,omitempty"` // as SET_ATTR_ACCESSED, before or after the bytes were written; 0: was not read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2404,6 +2419,13 @@ func (x *ReportSizeCall) GetRefused() bool {
 		return x.Refused
 	}
 	return false
+}
+
+func (x *ReportSizeCall) GetAccessedNs() int64 {
+	if x != nil {
+		return x.AccessedNs
+	}
+	return 0
 }
 
 // ReserveAppendCall reserves length bytes at the end (PROTOCOLS J2). Answer:
@@ -4204,7 +4226,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bsrc_name\x18\x02 \x01(\fR\asrcName\x12\x17\n" +
 	"\adst_dir\x18\x03 \x01(\x04R\x06dstDir\x12\x19\n" +
 	"\bdst_name\x18\x04 \x01(\fR\adstName\x12\x14\n" +
-	"\x05flags\x18\x05 \x01(\rR\x05flags\"\x9b\x02\n" +
+	"\x05flags\x18\x05 \x01(\rR\x05flags\"\xbc\x02\n" +
 	"\vSetAttrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask\x12\x12\n" +
@@ -4216,7 +4238,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bmtime_ns\x18\b \x01(\x10R\amtimeNs\x12\x1b\n" +
 	"\tby_handle\x18\t \x01(\bR\bbyHandle\x121\n" +
 	"\x06report\x18\n" +
-	" \x01(\v2\x19.canopy.v1.ReportSizeCallR\x06report\"v\n" +
+	" \x01(\v2\x19.canopy.v1.ReportSizeCallR\x06report\x12\x1f\n" +
+	"\vaccessed_ns\x18P \x01(\x10R\n" +
+	"accessedNs\"v\n" +
 	"\fSetXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
@@ -4224,7 +4248,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05flags\x18\x04 \x01(\rR\x05flags\"M\n" +
 	"\x0fRemoveXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"\x81\x03\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"\xa2\x03\n" +
 	"\x0eReportSizeCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x1d\n" +
 	"\n" +
@@ -4240,7 +4264,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\acounted\x18\v \x01(\bR\acounted\x12!\n" +
 	"\fdata_version\x18\f \x01(\x04R\vdataVersion\x12!\n" +
 	"\freserved_end\x18\r \x01(\x04R\vreservedEnd\x12\x18\n" +
-	"\arefused\x182 \x01(\bR\arefused\"S\n" +
+	"\arefused\x182 \x01(\bR\arefused\x12\x1f\n" +
+	"\vaccessed_ns\x18P \x01(\x10R\n" +
+	"accessedNs\"S\n" +
 	"\x11ReserveAppendCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\"\xb0\x01\n" +
@@ -4373,7 +4399,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\tDataRight\x12\x13\n" +
 	"\x0fDATA_RIGHT_NONE\x10\x00\x12\x13\n" +
 	"\x0fDATA_RIGHT_READ\x10\x01\x12\x14\n" +
-	"\x10DATA_RIGHT_WRITE\x10\x02*\xdc\x01\n" +
+	"\x10DATA_RIGHT_WRITE\x10\x02*\xf4\x01\n" +
 	"\vSetAttrMask\x12\x11\n" +
 	"\rSET_ATTR_NONE\x10\x00\x12\x11\n" +
 	"\rSET_ATTR_MODE\x10\x01\x12\x10\n" +
@@ -4384,7 +4410,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x0eSET_ATTR_MTIME\x10 \x12\x16\n" +
 	"\x12SET_ATTR_ATIME_NOW\x10@\x12\x17\n" +
 	"\x12SET_ATTR_MTIME_NOW\x10\x80\x01\x12\x17\n" +
-	"\x12SET_ATTR_KILL_PRIV\x10\x80\x02*9\n" +
+	"\x12SET_ATTR_KILL_PRIV\x10\x80\x02\x12\x16\n" +
+	"\x11SET_ATTR_ACCESSED\x10\x80\x04*9\n" +
 	"\bLockKind\x12\r\n" +
 	"\tLOCK_NONE\x10\x00\x12\x0e\n" +
 	"\n" +

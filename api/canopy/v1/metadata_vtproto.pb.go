@@ -2082,6 +2082,14 @@ func (m *SetAttrCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.AccessedNs != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.AccessedNs))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0x81
+	}
 	if m.Report != nil {
 		size, err := m.Report.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -2293,6 +2301,14 @@ func (m *ReportSizeCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.AccessedNs != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.AccessedNs))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0x81
 	}
 	if m.Refused {
 		i--
@@ -4877,6 +4893,9 @@ func (m *SetAttrCall) SizeVT() (n int) {
 		l = m.Report.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.AccessedNs != 0 {
+		n += 10
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -4966,6 +4985,9 @@ func (m *ReportSizeCall) SizeVT() (n int) {
 	}
 	if m.Refused {
 		n += 3
+	}
+	if m.AccessedNs != 0 {
+		n += 10
 	}
 	n += len(m.unknownFields)
 	return n
@@ -9838,6 +9860,16 @@ func (m *SetAttrCall) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 80:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field AccessedNs", wireType)
+			}
+			m.AccessedNs = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.AccessedNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -10433,6 +10465,16 @@ func (m *ReportSizeCall) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Refused = bool(v != 0)
+		case 80:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field AccessedNs", wireType)
+			}
+			m.AccessedNs = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.AccessedNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
