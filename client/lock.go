@@ -255,6 +255,10 @@ func (f *File) UnlockOwner(ctx context.Context, owner uint64) error {
 // HasLocks reports whether somebody of this client may have fcntl locks in the file.
 func (f *File) HasLocks() bool { return f.st.locks.any() }
 
+// LocksLost reports whether a lock that was taken through this handle has ended with
+// the session: what reads and writes through it answer is EIO until its owner unlocks.
+func (f *File) LocksLost() bool { return f.lockLost.Load() }
+
 // dropLocks gives back what was taken through a handle that goes.
 func (f *File) dropLocks(ctx context.Context) error {
 	if !f.st.locks.leave(f) {

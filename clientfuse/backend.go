@@ -28,6 +28,7 @@ type file interface {
 	SetLock(ctx context.Context, r client.LockRequest) error
 	UnlockOwner(ctx context.Context, owner uint64) error
 	HasLocks() bool
+	LocksLost() bool
 	Close(ctx context.Context) error
 }
 

@@ -177,6 +177,13 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fu
 		f.readFromCache(c, in.Fh())
 	}
 	a, s := f.getAttr(c, in.NodeId)
+	// The kernel asks with a handle when it is about to read from its pages, which
+	// the file may not do whose locks are lost.
+	if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
+		if h := f.handles.get(in.Fh()); h != nil && h.file.LocksLost() {
+			s = fuse.EIO
+		}
+	}
 	if s.Ok() {
 		out.SetTimeout(f.options.AttrTimeout())
 		fillAttr(&out.Attr, a)

@@ -2,7 +2,12 @@ package clientfuse
 
 import (
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/canopyfs/canopy/client"
 )
 
 // TestIsSetLkw: dead-locks count for the locks of processes only, which the request
@@ -21,5 +26,23 @@ func TestIsSetLkw(t *testing.T) {
 	}
 	if waitsInFcntl("/proc", 0) {
 		t.Error("something is known of a thread of another pid namespace")
+	}
+}
+
+// Who has lost a lock reads nothing from the kernel's pages either: it asks with the
+// handle before it does.
+func TestLostLocksEndCachedReads(t *testing.T) {
+	f, m := newTestFS(t)
+	n, _ := m.makeLocked(client.Cred{}, m.root, "f", syscall.S_IFREG|0o644)
+	f.nodes.add(n)
+	file := m.openLocked(n)
+	h := &handle{node: f.nodes.get(uint64(n.Ino())), file: file}
+	in := fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: uint64(n.Ino())}, Flags_: fuse.FUSE_GETATTR_FH, Fh_: f.handles.add(h)}
+	for _, lost := range []bool{false, true, false} {
+		file.lost.Store(lost)
+		want := map[bool]fuse.Status{false: fuse.OK, true: fuse.EIO}[lost]
+		if s := f.GetAttr(nil, &in, &fuse.AttrOut{}); s != want {
+			t.Errorf("lost %v: %v", lost, s)
+		}
 	}
 }

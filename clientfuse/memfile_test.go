@@ -3,6 +3,7 @@ package clientfuse
 import (
 	"context"
 	"sort"
+	"sync/atomic"
 
 	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -11,12 +12,13 @@ import (
 type memFile struct {
 	n      *memNode
 	number uint64
+	lost   atomic.Bool // its locks
 }
 
 // openLocked makes a handle. The caller holds mu.
 func (m *memFS) openLocked(n *memNode) *memFile {
 	m.lastFile++
-	return &memFile{n, m.lastFile}
+	return &memFile{n: n, number: m.lastFile}
 }
 
 func (m *memFS) Open(ctx context.Context, cred client.Cred, n inode, flags uint32) (file, error) {

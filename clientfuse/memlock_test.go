@@ -102,6 +102,8 @@ func (f *memFile) UnlockOwner(ctx context.Context, owner uint64) error {
 	return f.SetLock(ctx, client.LockRequest{Type: client.Unlock, Owner: owner, Last: client.LockToEnd})
 }
 
+func (f *memFile) LocksLost() bool { return f.lost.Load() }
+
 func (f *memFile) HasLocks() bool {
 	l := f.n.fs.locks
 	l.mu.Lock()

@@ -31,7 +31,7 @@ type dataCluster struct {
 
 // newDataCluster starts n data servers with their directories below root, or
 // where dirs says.
-func newDataCluster(t *testing.T, n int, layoutFlags []string, dirs map[int]string) *dataCluster {
+func newDataCluster(t *testing.T, n int, layoutFlags []string, dirs map[int]string, mdsFlags ...string) *dataCluster {
 	t.Helper()
 	root := t.TempDir()
 	etcd := outsideEtcd(t, filepath.Join(root, "etcd"), net.JoinHostPort(loopback.Host(t), "0"))
@@ -39,7 +39,8 @@ func newDataCluster(t *testing.T, n int, layoutFlags []string, dirs map[int]stri
 	a := loopback.Addresses(t, 3+n)
 	c := &dataCluster{cluster: &cluster{address: a[1]}, root: root, layout: a[0], addr: a[3:]}
 	start(t, "layoutsvc", append([]string{"--etcd", etcd.Address(), "--listen", a[0], "--log-level", "error"}, layoutFlags...)...).waitOutput(t, "ready")
-	node := start(t, "mds", "--data", filepath.Join(root, "mds"), "--etcd", etcd.Address(), "--listen", a[1], "--raft-listen", a[2], "--log-level", "error")
+	node := start(t, "mds", append([]string{"--data", filepath.Join(root, "mds"), "--etcd", etcd.Address(), "--listen", a[1], "--raft-listen", a[2],
+		"--log-level", "error"}, mdsFlags...)...)
 	for i := range n {
 		dir := dirs[i]
 		if dir == "" {

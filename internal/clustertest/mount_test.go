@@ -13,6 +13,13 @@ import (
 // secondMount mounts the cluster once more, by the clientfuse binary.
 func (c *cluster) secondMount(t *testing.T, flags ...string) string {
 	t.Helper()
+	_, dir := c.anotherMount(t, flags...)
+	return dir
+}
+
+// anotherMount is secondMount for who wants the process, too.
+func (c *cluster) anotherMount(t *testing.T, flags ...string) (*process, string) {
+	t.Helper()
 	dir := filepath.Join(reachable(t), "mnt2")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -35,7 +42,7 @@ func (c *cluster) secondMount(t *testing.T, flags ...string) string {
 		}
 		return syscall.EAGAIN
 	})
-	return dir
+	return p, dir
 }
 
 func TestPOSIX(t *testing.T) {
