@@ -66,7 +66,7 @@ func TestKeys(t *testing.T) {
 	if got == nil || !slices.Equal(keyIDs(got), []uint32{1, 2}) {
 		t.Errorf("a heartbeat brought %v", got)
 	}
-	await.Until(t, patience, "time goes on, and heartbeats bring nothing twice", func() bool {
+	await.Until(t, patience/3, "time goes on, and heartbeats bring nothing twice", func() bool {
 		next := beat(got.Version)
 		if next == nil {
 			return false
