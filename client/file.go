@@ -208,13 +208,18 @@ func (f *File) push(ctx context.Context, op string, sync bool) error {
 }
 
 // Fsync does what Flush does, and makes the bytes durable on all in-sync
-// replicas before their size is reported.
+// replicas before their size is reported. Where the policy of the file says so it
+// does only what Flush does.
 func (f *File) Fsync(ctx context.Context) error {
 	if f.closed.Load() {
 		return f.fail("fsync", fserr.BadHandle)
 	}
 	return f.push(ctx, "fsync", true)
 }
+
+// Direct reports whether the policy of the file wants reads and writes to go past
+// caches, so that many of its writers do not wait for each other (FUSE K9).
+func (f *File) Direct() bool { return f.st.layoutFlag(canopyv1.LayoutFlag_LAYOUT_DIRECT) }
 
 // Truncate sets the size of the file, which must be open for writing.
 func (f *File) Truncate(ctx context.Context, size uint64) error {

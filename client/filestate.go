@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/data"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -96,6 +97,13 @@ func (c *Client) state(n *Inode) *fileState {
 		return n.file.Load()
 	}
 	return st
+}
+
+// layoutFlag reports whether the file's layout has the flag, as far as it is known.
+func (st *fileState) layoutFlag(flag canopyv1.LayoutFlag) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.file.Layout.GetFlags()&uint32(flag) != 0
 }
 
 // ensureKnown asks for the file's attributes if none have been seen.

@@ -18,6 +18,7 @@ const (
 	opCancelWait
 	opGetQuota
 	opListQuotas
+	opGetPolicy
 	opCreate
 	opMkdir
 	opMknod
@@ -35,6 +36,7 @@ const (
 	opSetLock
 	opDropLocks
 	opSetQuota
+	opSetPolicy
 	opOpenSession
 	opCloseSession
 	opKinds // how many there are
@@ -42,9 +44,9 @@ const (
 
 var opNames = [opKinds]string{
 	"lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr",
-	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "open_session", "close_session",
+	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "set_policy", "open_session", "close_session",
 }
 
 func (k opKind) String() string { return opNames[k] }

@@ -242,8 +242,14 @@ func (st *fileState) giveUpLocked(err error) {
 	st.settleLocked()
 }
 
-// syncLocked makes durable what the data servers acknowledged.
+// syncLocked makes durable what the data servers acknowledged. If the file's
+// policy does without, they count as they are: a crash of their machine may take
+// them, and nobody is told.
 func (st *fileState) syncLocked(ctx context.Context) error {
+	if st.file.Layout.GetFlags()&uint32(canopyv1.LayoutFlag_LAYOUT_NO_SYNC) != 0 {
+		st.touched, st.acks, st.whole = nil, nil, false
+		return nil
+	}
 	touched, acks, whole, file := st.touched, st.acks, st.whole, st.file
 	st.touched, st.acks, st.whole = nil, nil, false
 	var ranges []data.Range // none: the whole file

@@ -29,6 +29,7 @@ type file interface {
 	UnlockOwner(ctx context.Context, owner uint64) error
 	HasLocks() bool
 	LocksLost() bool
+	Direct() bool
 	Close(ctx context.Context) error
 }
 

@@ -54,7 +54,7 @@ func (f *fileSystem) opened(n *node, o file, flags uint32, out *fuse.OpenOut) {
 	keep := flags&syscall.O_TRUNC == 0 && n.cached.Swap(version) == version &&
 		!(f.movesAtimeBy(h) && f.backend.AccessDue(n.inode))
 	out.Fh = f.handles.add(h)
-	out.OpenFlags = mountopt.OpenFlags(flags, keep)
+	out.OpenFlags = mountopt.OpenFlags(flags, keep, o.Direct())
 	if o.HasLocks() {
 		out.OpenFlags &^= fuse.FOPEN_NOFLUSH // K10: its close gives locks back
 	}

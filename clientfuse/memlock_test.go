@@ -126,3 +126,6 @@ func (f *memFile) drop() {
 	}
 	l.wakeLocked()
 }
+
+// Direct: the file system in memory has no policies.
+func (f *memFile) Direct() bool { return false }

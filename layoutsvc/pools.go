@@ -43,7 +43,11 @@ func (s *instance) EnsurePool(ctx context.Context, r *canopyv1.EnsurePoolRequest
 		err = fserr.New(fserr.NotReady, "ensure a pool", errors.Join(err, s.store.Sync(ctx)))
 	}
 	if err != nil {
-		return &canopyv1.EnsurePoolResponse{Error: uint32(fserr.KindOf(err)), Detail: err.Error()}, nil
+		detail := err.Error()
+		if e := (*fserr.Error)(nil); errors.As(err, &e) && e.Err != nil {
+			detail = e.Err.Error() // the kind is said anyway
+		}
+		return &canopyv1.EnsurePoolResponse{Error: uint32(fserr.KindOf(err)), Detail: detail}, nil
 	}
 	return &canopyv1.EnsurePoolResponse{Pool: uint64(pool)}, nil
 }

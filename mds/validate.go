@@ -37,6 +37,7 @@ const (
 	opCancelWait
 	opGetQuota
 	opListQuotas
+	opGetPolicy
 	opCreate
 	opMkdir
 	opMknod
@@ -54,6 +55,7 @@ const (
 	opSetLock
 	opDropLocks
 	opSetQuota
+	opSetPolicy
 	opOpenSession
 	opCloseSession
 	opTypes
@@ -64,9 +66,9 @@ const firstWrite = opCreate
 
 var opNames = [opTypes]string{
 	"unknown", "lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr", "removexattr",
-	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "open_session", "close_session",
+	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "set_policy", "open_session", "close_session",
 }
 
 func (t opType) String() string { return opNames[t] }
@@ -157,6 +159,8 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 		return opGetQuota, checkPlace(c.GetQuota.GetPlace())
 	case *canopyv1.Op_ListQuotas:
 		return opListQuotas, nil
+	case *canopyv1.Op_GetPolicy:
+		return opGetPolicy, nil
 	case *canopyv1.Op_OpenSession:
 		return opOpenSession, validateOpenSession(c.OpenSession)
 	case *canopyv1.Op_CloseSession:
@@ -216,6 +220,11 @@ func validateWrite(op *canopyv1.Op) (opType, error) {
 		return opDropLocks, checkPlace(c.DropLocks.GetPlace())
 	case *canopyv1.Op_SetQuota:
 		return opSetQuota, nil
+	case *canopyv1.Op_SetPolicy:
+		if c.SetPolicy.GetDir() == 0 {
+			return opSetPolicy, malformed("a policy without a directory")
+		}
+		return opSetPolicy, nil
 	}
 	return opUnknown, nil
 }

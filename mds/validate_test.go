@@ -29,6 +29,7 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_CancelWait{CancelWait: &canopyv1.CancelWaitCall{Ino: 1}}},
 		{Call: &canopyv1.Op_GetQuota{GetQuota: &canopyv1.GetQuotaCall{Place: place}}},
 		{Call: &canopyv1.Op_ListQuotas{ListQuotas: &canopyv1.ListQuotasCall{}}},
+		{Call: &canopyv1.Op_GetPolicy{GetPolicy: &canopyv1.GetPolicyCall{Dir: 1}}},
 		{Call: &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: 1, Name: []byte("a")}}},
@@ -46,6 +47,7 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_SetLock{SetLock: &canopyv1.SetLockCall{Place: place, Lock: &canopyv1.Lock{}}}},
 		{Call: &canopyv1.Op_DropLocks{DropLocks: &canopyv1.DropLocksCall{Place: place}}},
 		{Call: &canopyv1.Op_SetQuota{SetQuota: &canopyv1.SetQuotaCall{Dir: 1, MaxInodes: 9}}},
+		{Call: &canopyv1.Op_SetPolicy{SetPolicy: &canopyv1.SetPolicyCall{Dir: 1, Set: &canopyv1.LayoutPolicy{Class: "dataset"}}}},
 		{Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{}}},
 		{Call: &canopyv1.Op_CloseSession{CloseSession: &canopyv1.CloseSessionCall{}}},
 	}

@@ -87,6 +87,11 @@ func (r *retry) again(ctx context.Context, cause error, answered *link.Response,
 	default:
 		return cause
 	}
+	if answered == nil {
+		if err := r.d.gone(r.d.watcher.Current(), t); err != nil {
+			return err
+		}
+	}
 	return r.pause(ctx)
 }
 

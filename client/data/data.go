@@ -81,14 +81,15 @@ type Range struct{ Offset, Length int64 }
 
 // Data is one client's data path.
 type Data struct {
-	config  Config
-	logger  *slog.Logger
-	watcher *poolmap.Watcher
-	metrics *metrics
-	budget  *budget
-	memory  mem.BufferPool // of payloads
-	closed  chan struct{}
-	closing sync.Once
+	config   Config
+	logger   *slog.Logger
+	watcher  *poolmap.Watcher
+	metrics  *metrics
+	budget   *budget
+	memory   mem.BufferPool // of payloads
+	closed   chan struct{}
+	closing  sync.Once
+	absences absences
 
 	mu        sync.Mutex
 	troubles  troubles

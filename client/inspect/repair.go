@@ -82,6 +82,17 @@ func (c *Cluster) RepairStatus(ctx context.Context, address string) (r *canopyv1
 	return r, err
 }
 
+// EnsurePool returns the pool of a redundancy class, which is made if there is
+// none.
+func (c *Cluster) EnsurePool(ctx context.Context, class *canopyv1.Redundancy) (pool uint64, err error) {
+	err = c.layoutLeader(ctx, func(ctx context.Context, l canopyv1.LayoutServiceClient) (verdict, error) {
+		answer, err := l.EnsurePool(ctx, &canopyv1.EnsurePoolRequest{Redundancy: class})
+		pool = answer.GetPool()
+		return answer, err
+	})
+	return pool, err
+}
+
 // SetScrub starts, stops or paces the scrub.
 func (c *Cluster) SetScrub(ctx context.Context, r *canopyv1.SetScrubRequest) (state *canopyv1.ScrubState, err error) {
 	err = c.layoutLeader(ctx, func(ctx context.Context, l canopyv1.LayoutServiceClient) (verdict, error) {

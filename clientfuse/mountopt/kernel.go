@@ -97,8 +97,9 @@ const (
 )
 
 // OpenFlags returns the FOPEN flags for a file opened with open(2)'s flags.
-// keep says that the bytes are those of the last open (K7).
-func OpenFlags(flags uint32, keep bool) uint32 {
+// keep says that the bytes are those of the last open (K7), direct that the
+// file's policy wants it opened past the page cache.
+func OpenFlags(flags uint32, keep, direct bool) uint32 {
 	var out uint32
 	if keep {
 		out |= fuse.FOPEN_KEEP_CACHE
@@ -109,7 +110,7 @@ func OpenFlags(flags uint32, keep bool) uint32 {
 	switch {
 	case flags&syscall.O_APPEND != 0 && flags&syscall.O_ACCMODE != syscall.O_RDONLY:
 		out |= fuse.FOPEN_DIRECT_IO // K8: the kernel's idea of the end is not the file's
-	case flags&syscall.O_DIRECT != 0:
+	case direct || flags&syscall.O_DIRECT != 0:
 		out |= fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES // K9
 	}
 	return out

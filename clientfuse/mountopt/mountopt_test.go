@@ -61,20 +61,24 @@ func TestStringIsTakenBySet(t *testing.T) {
 }
 
 func TestOpenFlags(t *testing.T) {
+	const parallel = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 	for _, c := range []struct {
-		flags uint32
-		keep  bool
-		want  uint32
+		flags        uint32
+		keep, direct bool
+		want         uint32
 	}{
-		{syscall.O_RDONLY, false, fuse.FOPEN_NOFLUSH},                        // K11
-		{syscall.O_RDONLY, true, fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE}, // K7
-		{syscall.O_WRONLY, false, 0},
-		{syscall.O_WRONLY | syscall.O_APPEND, false, fuse.FOPEN_DIRECT_IO},                                   // K8
-		{syscall.O_RDONLY | syscall.O_APPEND, false, fuse.FOPEN_NOFLUSH},                                     // nothing to append
-		{syscall.O_RDWR | syscall.O_DIRECT, false, fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES}, // K9
+		{syscall.O_RDONLY, false, false, fuse.FOPEN_NOFLUSH},                        // K11
+		{syscall.O_RDONLY, true, false, fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE}, // K7
+		{syscall.O_WRONLY, false, false, 0},
+		{syscall.O_WRONLY | syscall.O_APPEND, false, false, fuse.FOPEN_DIRECT_IO}, // K8
+		{syscall.O_RDONLY | syscall.O_APPEND, false, false, fuse.FOPEN_NOFLUSH},   // nothing to append
+		{syscall.O_RDWR | syscall.O_DIRECT, false, false, parallel},               // K9
+		{syscall.O_WRONLY, false, true, parallel},                                 // K9, by policy
+		{syscall.O_RDONLY, false, true, parallel | fuse.FOPEN_NOFLUSH},            // a cached reader would make writers wait
+		{syscall.O_WRONLY | syscall.O_APPEND, false, true, fuse.FOPEN_DIRECT_IO},
 	} {
-		if got := OpenFlags(c.flags, c.keep); got != c.want {
-			t.Errorf("flags %#x, keep %v: %#x, want %#x", c.flags, c.keep, got, c.want)
+		if got := OpenFlags(c.flags, c.keep, c.direct); got != c.want {
+			t.Errorf("flags %#x, keep %v, direct %v: %#x, want %#x", c.flags, c.keep, c.direct, got, c.want)
 		}
 	}
 }

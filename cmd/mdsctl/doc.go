@@ -11,6 +11,8 @@
 //	mdsctl stat PATH          all attributes, and where the metadata lives
 //	mdsctl layout PATH        which stripe of a file lies on which data servers
 //	mdsctl quota set PATH     bound the bytes and inodes below a directory; quota get, ls, rm, check
+//	mdsctl policy set PATH NAME|KEY=VALUE...
+//	                          layout of new files below a directory; policy show, unset, ls
 //	mdsctl checksum SHARD     compare the replicas of a shard: equal or DIFFERENT
 //	mdsctl fsck [--data]      check all shards, and that stored bytes and files agree
 //	mdsctl completion SHELL   completion for bash, zsh, fish or powershell

@@ -40,7 +40,7 @@ var rules = []rule{
 
 	{"shard/schema", with(level0, []string{"shard"}), "level 1"},
 	{"shard/memkv", with(level0, []string{"shard", "shard/schema"}), "level 1: the view of keys in memory, for tests"},
-	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/memkv"}), "level 2"},
+	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/memkv", "layoutsvc/policy"}), "level 2"},
 	{"shard/txn", with(level0, []string{"shard", "shard/schema"}), "level 2"},
 	{"shard/migrate", with(level0, []string{"shard", "shard/schema"}), "level 2"},
 	{"shard/store", with(level0, []string{"shard", "shard/schema", "shard/store/..."}), "level 3: storage engines do not know each other"},
@@ -48,6 +48,7 @@ var rules = []rule{
 	{"shard", level0, "level 1: the vocabulary"},
 
 	{"layoutsvc/stripe", level0, "level 1: arithmetic shared with clients"},
+	{"layoutsvc/policy", with(level0, []string{"layoutsvc/stripe"}), "level 1: what policies mean, shared with clients"},
 	{"balancer/policy", with(level0, []string{"shard"}), "level 1"},
 	{"dataserver/chunkstore", with(level0, []string{"dataserver/chunkstore/..."}), "level 3"},
 	{"placement", with(level0, []string{"shard", "shard/schema", "layoutsvc/stripe", "placement/..."}), "level 3: the only user of etcd"},
@@ -61,7 +62,7 @@ var rules = []rule{
 
 	{"clientfuse", with(level0, []string{"clientfuse/...", "client/...", "internal/local"}), "level 6"},
 	{"loadtest", with(level0, []string{"loadtest/...", "client/...", "clientfuse/mountopt", "shard/raftgroup/floor", "layoutsvc/stripe", "internal/local"}), "level 6; the floor of the log is measured by its only user"},
-	{"mdsctl", with(level0, []string{"mdsctl/...", "client/...", "layoutsvc/stripe", "shard", "internal/local"}), "level 6"},
+	{"mdsctl", with(level0, []string{"mdsctl/...", "client/...", "layoutsvc/stripe", "layoutsvc/policy", "shard", "internal/local"}), "level 6"},
 	{"cmd", []string{"..."}, "level 7: wiring"},
 }
 

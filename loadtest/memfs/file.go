@@ -33,7 +33,7 @@ func (n *node) truncate() {
 }
 
 // openFlags: the bytes change by this mount alone, so the kernel may keep them.
-func openFlags(flags uint32) uint32 { return mountopt.OpenFlags(flags, true) }
+func openFlags(flags uint32) uint32 { return mountopt.OpenFlags(flags, true, false) }
 
 // Open opens a file.
 func (fs *FS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {

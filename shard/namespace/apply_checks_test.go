@@ -102,6 +102,7 @@ var writes = []struct {
 	{"drop /ro/f handle=1", fserr.OK, "drop @gonefile handle=1", fserr.Stale},
 	{"fill /ro/appended len=10", fserr.OK, "fill @gonefile len=10", fserr.Stale},
 	{"quota /ro inodes=9", fserr.Permission, "quota @gone inodes=9", fserr.Stale},
+	{"policy /ro class=dataset", fserr.Permission, "policy @gone class=dataset", fserr.Stale},
 }
 
 // newCheckedRig makes the tree that the table above works on.
@@ -162,7 +163,7 @@ func TestApplyRefusesEveryWrite(t *testing.T) {
 			}
 		}
 	}
-	if want := 17; len(kinds) != want {
+	if want := 18; len(kinds) != want {
 		t.Errorf("%d kinds of writes are tried, want %d: %v", len(kinds), want, kinds)
 	}
 }
@@ -204,8 +205,8 @@ func TestApplyKnowsEveryWrite(t *testing.T) {
 			t.Errorf("%s is neither read nor applied", name)
 		}
 	}
-	if writes != 17 {
-		t.Errorf("%d operations change the namespace; the tables of this file know 17", writes)
+	if writes != 18 {
+		t.Errorf("%d operations change the namespace; the tables of this file know 18", writes)
 	}
 }
 

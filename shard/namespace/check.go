@@ -84,7 +84,7 @@ func (c *checker) problem(invariant string, ino base.Ino, format string, args ..
 
 func (c *checker) run() error {
 	for _, step := range []func() error{
-		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkCounters, c.checkNames, c.checkQuotas,
+		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkPolicies, c.checkCounters, c.checkNames, c.checkQuotas,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -173,6 +173,18 @@ func (c *checker) checkLocks() error {
 		c.problem("6", l.ino, "locks of client %v are not listed: they would outlive its session", l.client)
 	}
 	return err
+}
+
+// checkPolicies holds that each policy is of a directory that is there.
+func (c *checker) checkPolicies() error {
+	return c.scanKind(schema.KindPolicy, func(key, value []byte) error {
+		dir, _, _ := schema.InoOf(key)
+		if c.dirs[base.Ino(dir)] == nil {
+			c.problem("2", base.Ino(dir), "has a layout policy and is no directory")
+		}
+		_, err := schema.DecodePolicy(value)
+		return err
+	})
 }
 
 func (c *checker) scanOrphans() error {

@@ -42,7 +42,11 @@ func create(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask), more)
+	n, err := b.newFile(who, d, c.Mode, c.Umask)
+	if err != nil {
+		return nil, err
+	}
+	return b.addInode(d, p, c.Name, n, more)
 }
 
 func existsOr(exclusive bool, kind fserr.Kind) error {
@@ -88,7 +92,10 @@ func (b *batch) createAnonymous(who identity, c *canopyv1.CreateCall) (*canopyv1
 	if err := who.mayAddName(d); err != nil {
 		return nil, err
 	}
-	n := b.newFile(who, d, c.Mode, c.Umask)
+	n, err := b.newFile(who, d, c.Mode, c.Umask)
+	if err != nil {
+		return nil, err
+	}
 	n.Nlink, n.Linkable = 0, !c.Exclusive
 	o := &object{home: inOrphan, inode: n, sinceNS: b.nowNS}
 	return &canopyv1.Result{Attr: b.attr(o), DirAttr: b.dirAttr(d), Place: o.place()}, b.save(o)
@@ -103,11 +110,17 @@ func (b *batch) newInode(who identity, d *directory, mode, umask uint32) *schema
 	}
 }
 
-func (b *batch) newFile(who identity, d *directory, mode, umask uint32) *schema.Inode {
+// newFile returns a regular file made by who in d. Its layout is fixed here, by
+// the policies that hold in d.
+func (b *batch) newFile(who identity, d *directory, mode, umask uint32) (*schema.Inode, error) {
+	layout, err := b.layoutIn(d)
+	if err != nil {
+		return nil, err
+	}
 	n := b.newInode(who, d, schema.TypeFile|mode&modeBits, umask)
 	n.DataID, n.DataVersion, n.SizeEpoch = base.DataID(n.Ino), 1, 1
-	n.Layout = d.Layout
-	return n
+	n.Layout = layout
+	return n, nil
 }
 
 // addInode gives a new inode its name: one key holds both. more is what quotas are
@@ -184,7 +197,11 @@ func mknod(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	if kind == 0 || kind == schema.TypeFile {
-		return b.addInode(d, p, c.Name, b.newFile(who, d, c.Mode, c.Umask), more)
+		n, err := b.newFile(who, d, c.Mode, c.Umask)
+		if err != nil {
+			return nil, err
+		}
+		return b.addInode(d, p, c.Name, n, more)
 	}
 	n := b.newInode(who, d, kind|c.Mode&modeBits, c.Umask)
 	if device {

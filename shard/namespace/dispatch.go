@@ -42,6 +42,8 @@ func applyHandler(op *canopyv1.Op) func(*batch, *canopyv1.Op) (*canopyv1.Result,
 		return dropLocks
 	case *canopyv1.Op_SetQuota:
 		return setQuota
+	case *canopyv1.Op_SetPolicy:
+		return setPolicy
 	}
 	return nil
 }
@@ -73,6 +75,8 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 		return getQuota
 	case *canopyv1.Op_ListQuotas:
 		return listQuotas
+	case *canopyv1.Op_GetPolicy:
+		return getPolicy
 	}
 	return nil
 }

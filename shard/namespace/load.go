@@ -88,6 +88,9 @@ func (m *Machine) loadSubtrees(r shard.Reader) error {
 		if err != nil {
 			return err
 		}
+		if err := s.policies.load(r, m.cfg.Shard, id); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -43,11 +43,13 @@ type subtree struct {
 	locked        map[base.ClientID]int // inodes in which a client has locks; none is 0
 	quotas        map[base.Ino]*quota
 	above         map[base.Ino][]*quota // of quotasAbove; valid while quotas and the tree between them stay
+	policies      policies
 }
 
 func newSubtree(id base.SubtreeID, s schema.Subtree) *subtree {
 	return &subtree{Subtree: s, id: id, windows: map[base.ClientID]*window{}, locked: map[base.ClientID]int{},
-		quotas: map[base.Ino]*quota{}, above: map[base.Ino][]*quota{}}
+		quotas: map[base.Ino]*quota{}, above: map[base.Ino][]*quota{},
+		policies: policies{set: map[base.Ino]*canopyv1.LayoutPolicy{}}}
 }
 
 // New returns a Machine. Load comes before anything else.

@@ -204,6 +204,9 @@ func (b *batch) purgeDirectory(ino base.Ino) error {
 	if err := b.w.Delete(schema.OrphanKey(b.id, b.subtree, ino)); err != nil {
 		return err
 	}
+	if err := b.putPolicy(ino, nil); err != nil {
+		return err
+	}
 	return b.w.Delete(b.key(o))
 }
 

@@ -310,6 +310,9 @@ func (b *batch) bump(o *object) {
 func (b *batch) settle(o *object, d *directory, name []byte, parts []part) error {
 	switch o.home {
 	case inHeader:
+		if o.dir.Parent != d.Ino {
+			b.directoryMoved()
+		}
 		o.dir.Parent, o.dir.ParentSubtree = d.Ino, d.subtree
 		o.dir.Name = append([]byte(nil), name...)
 		return b.changed(o)

@@ -228,6 +228,7 @@ func formatResult(r *canopyv1.Result) string {
 	}
 	b.WriteString(formatLocks(r.Locks))
 	b.WriteString(formatQuotas(r))
+	b.WriteString(formatPolicies(r.Policies))
 	if r.Detail != "" {
 		fmt.Fprintf(&b, " (%s)", r.Detail)
 	}

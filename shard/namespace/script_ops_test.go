@@ -163,7 +163,7 @@ func (r *rig) readOperation(l *words) *canopyv1.Op {
 	case "parent":
 		return &canopyv1.Op{Call: &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: r.place(l.arg(0)).Ino}}}
 	}
-	return nil
+	return r.policyOperation(l)
 }
 
 // ownCommand builds the holder's own command of a line:

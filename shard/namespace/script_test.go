@@ -240,6 +240,16 @@ func (r *rig) line(l *words) string {
 			return err.Error()
 		}
 		return a.String()
+	case "layout": // makes a file and tells what it was made with
+		dir, name := r.split(l.arg(0))
+		return layoutText(r.do(0xa1, &canopyv1.Op{Subtree: 1, Cred: l.cred(), Call: &canopyv1.Op_Create{
+			Create: &canopyv1.CreateCall{Dir: dir, Name: name, Mode: 0o644, Exclusive: true}}}).GetAttr().GetLayout())
+	case "many": // makes files that are reported with one size
+		for i := range l.num("n", 0) {
+			r.mustRun("create %s-%d", l.arg(0), i)
+			r.mustRun("report %s-%d size=%d changed", l.arg(0), i, l.num("size", 0))
+		}
+		return "made"
 	case "queues":
 		return r.queues()
 	case "sessions":

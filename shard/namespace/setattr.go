@@ -47,7 +47,11 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		if err != nil {
 			return b.refusedReport(o, n), err
 		}
+		before := sawFile(n)
 		if _, err := b.takeReport(o, n, c.Report); err != nil {
+			return nil, err
+		}
+		if err := b.observe(o, before); err != nil {
 			return nil, err
 		}
 	}

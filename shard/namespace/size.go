@@ -85,6 +85,7 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return b.refusedReport(o, n), err
 	}
+	before := sawFile(n)
 	changed, err := b.takeReport(o, n, c)
 	switch {
 	case err == fserr.Quota:
@@ -99,6 +100,9 @@ func reportSize(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		if err := b.save(o); err != nil {
 			return nil, err
 		}
+	}
+	if err := b.observe(o, before); err != nil {
+		return nil, err
 	}
 	return b.showRoom(b.answer(o), o)
 }

@@ -30,6 +30,14 @@ type Header struct {
 	Layout        Layout // of files created here
 	ACL           ACL    // what the mode does not say
 	DefaultACL    ACL    // what is made in the directory gets
+	Seen          Seen
+}
+
+// Seen is what the layout policy auto has seen of a directory's files.
+type Seen struct {
+	Level uint32 // what was chosen by it; 0: nothing yet
+	Files uint64 // since then; older ones count less
+	Bytes uint64
 }
 
 // Nlink returns the link count that stat shows: 0 for a removed directory.
@@ -44,6 +52,8 @@ const (
 	headerRemoved = 1 << iota
 	headerHasACL
 	headerHasDefaultACL
+	_ // of other records
+	headerHasSeen
 )
 
 func (h *Header) flags() byte {
@@ -56,6 +66,9 @@ func (h *Header) flags() byte {
 	}
 	if len(h.DefaultACL) > 0 {
 		f |= headerHasDefaultACL
+	}
+	if h.Seen != (Seen{}) {
+		f |= headerHasSeen
 	}
 	return f
 }
@@ -84,6 +97,9 @@ func (h *Header) Append(dst []byte) []byte {
 	}
 	if len(h.DefaultACL) > 0 {
 		dst = h.DefaultACL.append(dst)
+	}
+	if h.Seen != (Seen{}) {
+		dst = putU64(putU64(putU64(dst, uint64(h.Seen.Level)), h.Seen.Files), h.Seen.Bytes)
 	}
 	return dst
 }
@@ -114,6 +130,9 @@ func DecodeHeader(b []byte) (*Header, error) {
 	}
 	if flags&headerHasDefaultACL != 0 {
 		h.DefaultACL = d.acl()
+	}
+	if flags&headerHasSeen != 0 {
+		h.Seen = Seen{d.u32(), d.u64(), d.u64()}
 	}
 	if !d.bad && h.Fragments.Check() != nil {
 		d.fail()

@@ -33,6 +33,7 @@
 //	  91 locked     ino                 Locator: a file with locks
 //	  92 quota      dir                 Quota: what lies below a directory, and bounds
 //	  93 names      ino                 Names: where a de-inlined inode has names
+//	  98 policy     dir                 Policy: what new files below get
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -47,5 +48,5 @@ package schema
 // an older version wrote is read as it is.
 //
 //   - 2: ACLs of inodes and headers; file locks.
-//   - 3: quotas; the names of de-inlined inodes.
+//   - 3: quotas; the names of de-inlined inodes; layout policies.
 const FormatVersion = 3

@@ -13,6 +13,7 @@ var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
 	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
+	KindPolicy:  "policy",
 	KindSubtree: "subtree",
 }
 
@@ -190,6 +191,8 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeQuota(value)
 	case KindNames:
 		return DecodeNames(value)
+	case KindPolicy:
+		return DecodePolicy(value)
 	}
 	return nil, nil
 }
@@ -277,6 +280,9 @@ func (h *Header) String() string {
 	}
 	if len(h.DefaultACL) > 0 {
 		s += fmt.Sprintf(" default=%v", h.DefaultACL)
+	}
+	if h.Seen != (Seen{}) {
+		s += fmt.Sprintf(" seen=%d/%d level=%d", h.Seen.Bytes, h.Seen.Files, h.Seen.Level)
 	}
 	if h.Removed {
 		s += " removed"

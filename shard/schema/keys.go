@@ -35,6 +35,7 @@ const (
 	KindLocked     Kind = 0x91
 	KindQuota      Kind = 0x92
 	KindNames      Kind = 0x93
+	KindPolicy     Kind = 0x98
 )
 
 // Parts of what a header, dentry, inode or orphan key addresses.

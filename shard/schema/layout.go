@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"fmt"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 )
 
@@ -9,6 +11,7 @@ import (
 type Layout struct {
 	Pool       uint64
 	Components []Component
+	Flags      uint32 // canopyv1.LayoutFlag bits
 }
 
 // Component covers the bytes from Offset to the next component's.
@@ -23,7 +26,7 @@ func LayoutOf(p *canopyv1.Layout) Layout {
 	if p == nil {
 		return Layout{}
 	}
-	l := Layout{Pool: p.Pool}
+	l := Layout{Pool: p.Pool, Flags: p.Flags}
 	for _, c := range p.Components {
 		if c != nil {
 			l.Components = append(l.Components, Component{c.Offset, c.StripeBytes, c.StripeCount})
@@ -52,7 +55,7 @@ func (l Layout) Proto() *canopyv1.Layout {
 	} else {
 		p, all = &canopyv1.Layout{Components: make([]*canopyv1.LayoutComponent, n)}, make([]canopyv1.LayoutComponent, n)
 	}
-	p.Pool = l.Pool
+	p.Pool, p.Flags = l.Pool, l.Flags
 	for i, c := range l.Components {
 		m := &all[i]
 		m.Offset, m.StripeBytes, m.StripeCount = c.Offset, c.StripeBytes, c.StripeCount
@@ -61,24 +64,61 @@ func (l Layout) Proto() *canopyv1.Layout {
 	return p
 }
 
+// layoutExtended in the count of components says that flags follow. A layout has
+// fewer components than that.
+const layoutExtended = 1 << 5
+
 func (l Layout) append(dst []byte) []byte {
 	dst = putU64(dst, l.Pool)
-	dst = putU64(dst, uint64(len(l.Components)))
+	n := uint64(len(l.Components))
+	if l.Flags != 0 {
+		n |= layoutExtended
+	}
+	dst = putU64(dst, n)
 	for _, c := range l.Components {
 		dst = putU64(dst, c.Offset)
 		dst = putU64(dst, c.StripeBytes)
 		dst = putU64(dst, uint64(c.StripeCount))
+	}
+	if l.Flags != 0 {
+		dst = putU64(dst, uint64(l.Flags))
 	}
 	return dst
 }
 
 func (d *decoder) layout() Layout {
 	l := Layout{Pool: d.u64()}
-	if n := d.count(); n > 0 {
-		l.Components = make([]Component, n)
-		for i := range l.Components {
-			l.Components[i] = Component{d.u64(), d.u64(), d.u32()}
+	n := d.u64()
+	extended := n&layoutExtended != 0
+	l.Components = d.components(n &^ layoutExtended)
+	if extended {
+		if l.Flags = d.u32(); l.Flags == 0 {
+			d.fail() // there is one encoding of each layout
 		}
 	}
 	return l
+}
+
+func (d *decoder) components(n uint64) []Component {
+	if n == 0 {
+		return nil
+	}
+	if n >= layoutExtended || n > uint64(len(d.b)) {
+		d.fail()
+		return nil
+	}
+	out := make([]Component, n)
+	for i := range out {
+		out[i] = Component{d.u64(), d.u64(), d.u32()}
+	}
+	return out
+}
+
+// String returns the layout's fields, flags if there are any.
+func (l Layout) String() string {
+	s := fmt.Sprintf("{Pool:%d Components:%+v", l.Pool, l.Components)
+	if l.Flags != 0 {
+		s += fmt.Sprintf(" Flags:%d", l.Flags)
+	}
+	return s + "}"
 }

@@ -50,6 +50,12 @@ func samples() []sample {
 	listed.ACL = ACL{{ACLUserObj, 6, 0}, {ACLUser, 4, 1000}, {ACLGroupObj, 0, 0}, {ACLGroup, 1, 70000}, {ACLMask, 5, 0}, {ACLOther, 0, 0}}
 	shared.ACL, shared.DefaultACL, shared.Removed = listed.ACL, listed.ACL[:3], true
 	other.DataID, other.Linkable, other.Cuts, other.Reservations, other.XattrNames = 5, true, nil, nil, 0
+	seen := sampleHeader()
+	seen.Seen = Seen{Level: 2, Files: 5, Bytes: 1 << 30}
+	direct := true
+	set := &Policy{Class: "scratch", Stripes: sampleLayout.Components, Copies: 3, Pool: 2, ClassPool: 3, Sync: 2, Direct: &direct}
+	wide := sampleFile()
+	wide.Layout.Flags = 1
 	locked := sampleFile()
 	locked.Locked = true
 	return []sample{
@@ -80,6 +86,10 @@ func samples() []sample {
 		{"locks", LockKey(InodeKey(1, 1, 12), LockOwner{LockPOSIX, 0xa1, 0xbeef}),
 			&Locks{[]LockRange{{0, 9, true, 7, 1}, {100, LockEnd, false, 7, 2}}}, decoderOf(DecodeLocks)},
 		{"lock of a client", LockClientKey(1, 1, 0xa1, 12), &Empty{}, decoderOf(DecodeEmpty)},
+		{"policy", PolicyKey(1, 1, 2), set, decoderOf(DecodePolicy)},
+		{"policy of a class", PolicyKey(1, 1, 3), &Policy{Class: "checkpoint"}, decoderOf(DecodePolicy)},
+		{"header under auto", HeaderKey(1, 1, 1<<44|2), seen, decoderOf(DecodeHeader)},
+		{"inode with flags in its layout", InodeKey(1, 1, 13), wide, decoderOf(DecodeInode)},
 		{"locked", LockedKey(1, 1, 12), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
 		{"quota", QuotaKey(1, 1, 2), &Quota{5, true, false, 1 << 30, 1000, 99, Usage{7, 5000, 1}}, decoderOf(DecodeQuota)},
 		{"tally", QuotaKey(1, 1, 2), &Quota{5, false, true, 0, 0, 99, Usage{-7, -5000, 0}}, decoderOf(DecodeQuota)},
@@ -145,7 +155,7 @@ func TestKeyOrder(t *testing.T) {
 		LockKey(name, LockOwner{LockPOSIX, 1, 2}), LockKey(name, LockOwner{LockFlock, 0, 1}),
 		DentryKey(1, 1, 2, 0x101), DentryKey(1, 1, 3, 0), InodeKey(1, 1, 2), OrphanKey(1, 1, 1), RelocationKey(1, 1, 1),
 		ResultsKey(1, 1, 1, 1), ResultsKey(1, 1, 1, 2), AppendKey(1, 1, 1), DeletionKey(1, 1, 1), CutKey(1, 1, 1),
-		LockClientKey(1, 1, 1, 1), LockedKey(1, 1, 1),
+		LockClientKey(1, 1, 1, 1), LockedKey(1, 1, 1), PolicyKey(1, 1, 1),
 		SubtreeKey(1, 2), AppliedKey(2),
 	}
 	for i := 1; i < len(order); i++ {

@@ -72,6 +72,55 @@ func (AclKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{0}
 }
 
+type LayoutFlag int32
+
+const (
+	LayoutFlag_LAYOUT_NONE    LayoutFlag = 0
+	LayoutFlag_LAYOUT_DIRECT  LayoutFlag = 1 // mounts open the file past the kernel's page cache (FUSE K9)
+	LayoutFlag_LAYOUT_NO_SYNC LayoutFlag = 2 // fsync returns when the data servers have the bytes
+)
+
+// Enum value maps for LayoutFlag.
+var (
+	LayoutFlag_name = map[int32]string{
+		0: "LAYOUT_NONE",
+		1: "LAYOUT_DIRECT",
+		2: "LAYOUT_NO_SYNC",
+	}
+	LayoutFlag_value = map[string]int32{
+		"LAYOUT_NONE":    0,
+		"LAYOUT_DIRECT":  1,
+		"LAYOUT_NO_SYNC": 2,
+	}
+)
+
+func (x LayoutFlag) Enum() *LayoutFlag {
+	p := new(LayoutFlag)
+	*p = x
+	return p
+}
+
+func (x LayoutFlag) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LayoutFlag) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_common_proto_enumTypes[1].Descriptor()
+}
+
+func (LayoutFlag) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_common_proto_enumTypes[1]
+}
+
+func (x LayoutFlag) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LayoutFlag.Descriptor instead.
+func (LayoutFlag) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{1}
+}
+
 // Credential says for whom an operation is checked. Uid 0 passes permission
 // checks as root does on Linux.
 type Credential struct {
@@ -469,6 +518,7 @@ type Layout struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          uint64                 `protobuf:"varint,1,opt,name=pool,proto3" json:"pool,omitempty"`
 	Components    []*LayoutComponent     `protobuf:"bytes,2,rep,name=components,proto3" json:"components,omitempty"` // by ascending offset; the first starts at 0
+	Flags         uint32                 `protobuf:"varint,60,opt,name=flags,proto3" json:"flags,omitempty"`         // LayoutFlag bits
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -515,6 +565,13 @@ func (x *Layout) GetComponents() []*LayoutComponent {
 		return x.Components
 	}
 	return nil
+}
+
+func (x *Layout) GetFlags() uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return 0
 }
 
 // LayoutComponent covers [offset, next component's offset).
@@ -789,12 +846,13 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x03Cut\x12\x1d\n" +
 	"\n" +
 	"size_epoch\x18\x01 \x01(\x04R\tsizeEpoch\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x04R\x04size\"X\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\"n\n" +
 	"\x06Layout\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\x04R\x04pool\x12:\n" +
 	"\n" +
 	"components\x18\x02 \x03(\v2\x1a.canopy.v1.LayoutComponentR\n" +
-	"components\"o\n" +
+	"components\x12\x14\n" +
+	"\x05flags\x18< \x01(\rR\x05flags\"o\n" +
 	"\x0fLayoutComponent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12!\n" +
 	"\fstripe_bytes\x18\x02 \x01(\x04R\vstripeBytes\x12!\n" +
@@ -821,7 +879,12 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\bACL_NONE\x10\x00\x12\x0e\n" +
 	"\n" +
 	"ACL_ACCESS\x10\x01\x12\x0f\n" +
-	"\vACL_DEFAULT\x10\x02B3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\vACL_DEFAULT\x10\x02*D\n" +
+	"\n" +
+	"LayoutFlag\x12\x0f\n" +
+	"\vLAYOUT_NONE\x10\x00\x12\x11\n" +
+	"\rLAYOUT_DIRECT\x10\x01\x12\x12\n" +
+	"\x0eLAYOUT_NO_SYNC\x10\x02B3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_common_proto_rawDescOnce sync.Once
@@ -835,24 +898,25 @@ func file_api_canopy_v1_common_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_common_proto_rawDescData
 }
 
-var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_api_canopy_v1_common_proto_goTypes = []any{
 	(AclKind)(0),            // 0: canopy.v1.AclKind
-	(*Credential)(nil),      // 1: canopy.v1.Credential
-	(*Place)(nil),           // 2: canopy.v1.Place
-	(*Attr)(nil),            // 3: canopy.v1.Attr
-	(*Cut)(nil),             // 4: canopy.v1.Cut
-	(*Layout)(nil),          // 5: canopy.v1.Layout
-	(*LayoutComponent)(nil), // 6: canopy.v1.LayoutComponent
-	(*DirEntry)(nil),        // 7: canopy.v1.DirEntry
-	(*StatFs)(nil),          // 8: canopy.v1.StatFs
+	(LayoutFlag)(0),         // 1: canopy.v1.LayoutFlag
+	(*Credential)(nil),      // 2: canopy.v1.Credential
+	(*Place)(nil),           // 3: canopy.v1.Place
+	(*Attr)(nil),            // 4: canopy.v1.Attr
+	(*Cut)(nil),             // 5: canopy.v1.Cut
+	(*Layout)(nil),          // 6: canopy.v1.Layout
+	(*LayoutComponent)(nil), // 7: canopy.v1.LayoutComponent
+	(*DirEntry)(nil),        // 8: canopy.v1.DirEntry
+	(*StatFs)(nil),          // 9: canopy.v1.StatFs
 }
 var file_api_canopy_v1_common_proto_depIdxs = []int32{
-	4, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
-	5, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
-	6, // 2: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
-	3, // 3: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
+	5, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
+	6, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
+	7, // 2: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
+	4, // 3: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
 	4, // [4:4] is the sub-list for method output_type
 	4, // [4:4] is the sub-list for method input_type
 	4, // [4:4] is the sub-list for extension type_name
@@ -870,7 +934,7 @@ func file_api_canopy_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_common_proto_rawDesc), len(file_api_canopy_v1_common_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,

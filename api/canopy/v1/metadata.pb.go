@@ -197,6 +197,55 @@ func (LockKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{2}
 }
 
+type LayoutSync int32
+
+const (
+	LayoutSync_LAYOUT_SYNC_UNSET LayoutSync = 0
+	LayoutSync_LAYOUT_SYNC_DATA  LayoutSync = 1 // fsync waits for the disks
+	LayoutSync_LAYOUT_SYNC_NONE  LayoutSync = 2 // fsync returns when the data servers have the bytes
+)
+
+// Enum value maps for LayoutSync.
+var (
+	LayoutSync_name = map[int32]string{
+		0: "LAYOUT_SYNC_UNSET",
+		1: "LAYOUT_SYNC_DATA",
+		2: "LAYOUT_SYNC_NONE",
+	}
+	LayoutSync_value = map[string]int32{
+		"LAYOUT_SYNC_UNSET": 0,
+		"LAYOUT_SYNC_DATA":  1,
+		"LAYOUT_SYNC_NONE":  2,
+	}
+)
+
+func (x LayoutSync) Enum() *LayoutSync {
+	p := new(LayoutSync)
+	*p = x
+	return p
+}
+
+func (x LayoutSync) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LayoutSync) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_metadata_proto_enumTypes[3].Descriptor()
+}
+
+func (LayoutSync) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_metadata_proto_enumTypes[3]
+}
+
+func (x LayoutSync) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LayoutSync.Descriptor instead.
+func (LayoutSync) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{3}
+}
+
 type OperateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -378,6 +427,7 @@ type Op struct {
 	//	*Op_CancelWait
 	//	*Op_GetQuota
 	//	*Op_ListQuotas
+	//	*Op_GetPolicy
 	//	*Op_Create
 	//	*Op_Mkdir
 	//	*Op_Mknod
@@ -397,6 +447,7 @@ type Op struct {
 	//	*Op_SetQuota
 	//	*Op_OpenSession
 	//	*Op_CloseSession
+	//	*Op_SetPolicy
 	Call          isOp_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -600,6 +651,15 @@ func (x *Op) GetListQuotas() *ListQuotasCall {
 	return nil
 }
 
+func (x *Op) GetGetPolicy() *GetPolicyCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_GetPolicy); ok {
+			return x.GetPolicy
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetCreate() *CreateCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_Create); ok {
@@ -771,6 +831,15 @@ func (x *Op) GetCloseSession() *CloseSessionCall {
 	return nil
 }
 
+func (x *Op) GetSetPolicy() *SetPolicyCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_SetPolicy); ok {
+			return x.SetPolicy
+		}
+	}
+	return nil
+}
+
 type isOp_Call interface {
 	isOp_Call()
 }
@@ -830,6 +899,10 @@ type Op_GetQuota struct {
 
 type Op_ListQuotas struct {
 	ListQuotas *ListQuotasCall `protobuf:"bytes,58,opt,name=list_quotas,json=listQuotas,proto3,oneof"`
+}
+
+type Op_GetPolicy struct {
+	GetPolicy *GetPolicyCall `protobuf:"bytes,62,opt,name=get_policy,json=getPolicy,proto3,oneof"`
 }
 
 type Op_Create struct {
@@ -909,6 +982,10 @@ type Op_CloseSession struct {
 	CloseSession *CloseSessionCall `protobuf:"bytes,61,opt,name=close_session,json=closeSession,proto3,oneof"`
 }
 
+type Op_SetPolicy struct {
+	SetPolicy *SetPolicyCall `protobuf:"bytes,63,opt,name=set_policy,json=setPolicy,proto3,oneof"`
+}
+
 func (*Op_Lookup) isOp_Call() {}
 
 func (*Op_GetAttr) isOp_Call() {}
@@ -936,6 +1013,8 @@ func (*Op_CancelWait) isOp_Call() {}
 func (*Op_GetQuota) isOp_Call() {}
 
 func (*Op_ListQuotas) isOp_Call() {}
+
+func (*Op_GetPolicy) isOp_Call() {}
 
 func (*Op_Create) isOp_Call() {}
 
@@ -974,6 +1053,8 @@ func (*Op_SetQuota) isOp_Call() {}
 func (*Op_OpenSession) isOp_Call() {}
 
 func (*Op_CloseSession) isOp_Call() {}
+
+func (*Op_SetPolicy) isOp_Call() {}
 
 // LookupCall finds one name in a directory (search permission needed).
 type LookupCall struct {
@@ -3216,6 +3297,300 @@ func (*ListQuotasCall) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
 }
 
+// LayoutPolicy is what was set on a directory for the files that are made below
+// it. What is not set is inherited.
+type LayoutPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Class         string                 `protobuf:"bytes,1,opt,name=class,proto3" json:"class,omitempty"` // checkpoint, dataset, scratch, auto, default; "": not set
+	Stripes       []*LayoutComponent     `protobuf:"bytes,2,rep,name=stripes,proto3" json:"stripes,omitempty"`
+	Data          *Redundancy            `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Pool          uint64                 `protobuf:"varint,4,opt,name=pool,proto3" json:"pool,omitempty"`                            // of data
+	ClassPool     uint64                 `protobuf:"varint,5,opt,name=class_pool,json=classPool,proto3" json:"class_pool,omitempty"` // of the class, if that says how data is kept
+	Sync          LayoutSync             `protobuf:"varint,6,opt,name=sync,proto3,enum=canopy.v1.LayoutSync" json:"sync,omitempty"`
+	Direct        *bool                  `protobuf:"varint,7,opt,name=direct,proto3,oneof" json:"direct,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LayoutPolicy) Reset() {
+	*x = LayoutPolicy{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LayoutPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LayoutPolicy) ProtoMessage() {}
+
+func (x *LayoutPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LayoutPolicy.ProtoReflect.Descriptor instead.
+func (*LayoutPolicy) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *LayoutPolicy) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *LayoutPolicy) GetStripes() []*LayoutComponent {
+	if x != nil {
+		return x.Stripes
+	}
+	return nil
+}
+
+func (x *LayoutPolicy) GetData() *Redundancy {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *LayoutPolicy) GetPool() uint64 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
+func (x *LayoutPolicy) GetClassPool() uint64 {
+	if x != nil {
+		return x.ClassPool
+	}
+	return 0
+}
+
+func (x *LayoutPolicy) GetSync() LayoutSync {
+	if x != nil {
+		return x.Sync
+	}
+	return LayoutSync_LAYOUT_SYNC_UNSET
+}
+
+func (x *LayoutPolicy) GetDirect() bool {
+	if x != nil && x.Direct != nil {
+		return *x.Direct
+	}
+	return false
+}
+
+// SetPolicyCall changes the policy of a directory: first what clear names goes,
+// then what set has comes. For the superuser.
+type SetPolicyCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Set           *LayoutPolicy          `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	Clear         []string               `protobuf:"bytes,3,rep,name=clear,proto3" json:"clear,omitempty"` // class, stripes, data, sync, direct
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyCall) Reset() {
+	*x = SetPolicyCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyCall) ProtoMessage() {}
+
+func (x *SetPolicyCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyCall.ProtoReflect.Descriptor instead.
+func (*SetPolicyCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SetPolicyCall) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *SetPolicyCall) GetSet() *LayoutPolicy {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *SetPolicyCall) GetClear() []string {
+	if x != nil {
+		return x.Clear
+	}
+	return nil
+}
+
+// GetPolicyCall answers the policies of a directory and of all above it, the root
+// last. dir 0: all directories that have one.
+type GetPolicyCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyCall) Reset() {
+	*x = GetPolicyCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyCall) ProtoMessage() {}
+
+func (x *GetPolicyCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyCall.ProtoReflect.Descriptor instead.
+func (*GetPolicyCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *GetPolicyCall) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+type DirPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Path          []byte                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Policy        *LayoutPolicy          `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"` // what was set there; nil: nothing
+	Level         uint32                 `protobuf:"varint,4,opt,name=level,proto3" json:"level,omitempty"`  // under auto: what was chosen, 0: nothing yet
+	Files         uint64                 `protobuf:"varint,5,opt,name=files,proto3" json:"files,omitempty"`  // under auto: seen since, older ones with less weight
+	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Layout        *Layout                `protobuf:"bytes,7,opt,name=layout,proto3" json:"layout,omitempty"` // what files get where no policy says anything
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DirPolicy) Reset() {
+	*x = DirPolicy{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DirPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DirPolicy) ProtoMessage() {}
+
+func (x *DirPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DirPolicy.ProtoReflect.Descriptor instead.
+func (*DirPolicy) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *DirPolicy) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *DirPolicy) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *DirPolicy) GetPolicy() *LayoutPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *DirPolicy) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *DirPolicy) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *DirPolicy) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *DirPolicy) GetLayout() *Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
 // OpenSessionCall opens the client's session at the shard (PROTOCOLS C3).
 type OpenSessionCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3228,7 +3603,7 @@ type OpenSessionCall struct {
 
 func (x *OpenSessionCall) Reset() {
 	*x = OpenSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3240,7 +3615,7 @@ func (x *OpenSessionCall) String() string {
 func (*OpenSessionCall) ProtoMessage() {}
 
 func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3253,7 +3628,7 @@ func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionCall.ProtoReflect.Descriptor instead.
 func (*OpenSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OpenSessionCall) GetHost() string {
@@ -3285,7 +3660,7 @@ type CloseSessionCall struct {
 
 func (x *CloseSessionCall) Reset() {
 	*x = CloseSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3672,7 @@ func (x *CloseSessionCall) String() string {
 func (*CloseSessionCall) ProtoMessage() {}
 
 func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3685,7 @@ func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionCall.ProtoReflect.Descriptor instead.
 func (*CloseSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 // Result is the outcome of one operation.
@@ -3341,15 +3716,16 @@ type Result struct {
 	DataRights uint32 `protobuf:"varint,41,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // lookup and get_attr: what that is (DataRight bits)
 	// Bytes that quotas leave for the object, where there are quotas: with create,
 	// report_size, a change of size, get_quota, and with QUOTA.
-	RoomBytes     *uint64  `protobuf:"varint,50,opt,name=room_bytes,json=roomBytes,proto3,oneof" json:"room_bytes,omitempty"`
-	Quotas        []*Quota `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"` // get_quota, list_quotas, set_quota
+	RoomBytes     *uint64      `protobuf:"varint,50,opt,name=room_bytes,json=roomBytes,proto3,oneof" json:"room_bytes,omitempty"`
+	Quotas        []*Quota     `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"`     // get_quota, list_quotas, set_quota
+	Policies      []*DirPolicy `protobuf:"bytes,60,rep,name=policies,proto3" json:"policies,omitempty"` // get_policy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3737,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3750,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Result) GetError() uint32 {
@@ -3531,6 +3907,13 @@ func (x *Result) GetQuotas() []*Quota {
 	return nil
 }
 
+func (x *Result) GetPolicies() []*DirPolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
@@ -3544,7 +3927,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3556,7 +3939,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3569,7 +3952,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Redirect) GetSubtree() uint64 {
@@ -3618,7 +4001,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +4013,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +4026,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EventsRequest) GetShards() []uint64 {
@@ -3668,7 +4051,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +4063,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +4076,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -3776,7 +4159,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +4171,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3801,7 +4184,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Heartbeat) GetSessionTimeoutMs() uint32 {
@@ -3820,7 +4203,7 @@ type SessionLost struct {
 
 func (x *SessionLost) Reset() {
 	*x = SessionLost{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +4215,7 @@ func (x *SessionLost) String() string {
 func (*SessionLost) ProtoMessage() {}
 
 func (x *SessionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +4228,7 @@ func (x *SessionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionLost.ProtoReflect.Descriptor instead.
 func (*SessionLost) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SessionLost) GetShard() uint64 {
@@ -3864,7 +4247,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3876,7 +4259,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3889,7 +4272,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReportRequest) GetShard() uint64 {
@@ -3908,7 +4291,7 @@ type Invalidate struct {
 
 func (x *Invalidate) Reset() {
 	*x = Invalidate{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4303,7 @@ func (x *Invalidate) String() string {
 func (*Invalidate) ProtoMessage() {}
 
 func (x *Invalidate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4316,7 @@ func (x *Invalidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalidate.ProtoReflect.Descriptor instead.
 func (*Invalidate) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Invalidate) GetPlaces() []*Place {
@@ -3957,7 +4340,7 @@ type ReportOpensRequest struct {
 
 func (x *ReportOpensRequest) Reset() {
 	*x = ReportOpensRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4352,7 @@ func (x *ReportOpensRequest) String() string {
 func (*ReportOpensRequest) ProtoMessage() {}
 
 func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3982,7 +4365,7 @@ func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpensRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportOpensRequest) GetShard() uint64 {
@@ -4038,7 +4421,7 @@ type ReportOpensResponse struct {
 
 func (x *ReportOpensResponse) Reset() {
 	*x = ReportOpensResponse{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4433,7 @@ func (x *ReportOpensResponse) String() string {
 func (*ReportOpensResponse) ProtoMessage() {}
 
 func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4446,7 @@ func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpensResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReportOpensResponse) GetError() uint32 {
@@ -4091,7 +4474,7 @@ var File_api_canopy_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\"]\n" +
+	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1aapi/canopy/v1/layout.proto\"]\n" +
 	"\x0eOperateRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1f\n" +
@@ -4100,7 +4483,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\x9d\x0f\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\x93\x10\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -4123,7 +4506,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"cancelWait\x126\n" +
 	"\tget_quota\x189 \x01(\v2\x17.canopy.v1.GetQuotaCallH\x00R\bgetQuota\x12<\n" +
 	"\vlist_quotas\x18: \x01(\v2\x19.canopy.v1.ListQuotasCallH\x00R\n" +
-	"listQuotas\x12/\n" +
+	"listQuotas\x129\n" +
+	"\n" +
+	"get_policy\x18> \x01(\v2\x18.canopy.v1.GetPolicyCallH\x00R\tgetPolicy\x12/\n" +
 	"\x06create\x18( \x01(\v2\x15.canopy.v1.CreateCallH\x00R\x06create\x12,\n" +
 	"\x05mkdir\x18) \x01(\v2\x14.canopy.v1.MkdirCallH\x00R\x05mkdir\x12,\n" +
 	"\x05mknod\x18* \x01(\v2\x14.canopy.v1.MknodCallH\x00R\x05mknod\x122\n" +
@@ -4145,7 +4530,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"drop_locks\x187 \x01(\v2\x18.canopy.v1.DropLocksCallH\x00R\tdropLocks\x126\n" +
 	"\tset_quota\x188 \x01(\v2\x17.canopy.v1.SetQuotaCallH\x00R\bsetQuota\x12?\n" +
 	"\fopen_session\x18< \x01(\v2\x1a.canopy.v1.OpenSessionCallH\x00R\vopenSession\x12B\n" +
-	"\rclose_session\x18= \x01(\v2\x1b.canopy.v1.CloseSessionCallH\x00R\fcloseSessionB\x06\n" +
+	"\rclose_session\x18= \x01(\v2\x1b.canopy.v1.CloseSessionCallH\x00R\fcloseSession\x129\n" +
+	"\n" +
+	"set_policy\x18? \x01(\v2\x18.canopy.v1.SetPolicyCallH\x00R\tsetPolicyB\x06\n" +
 	"\x04call\"2\n" +
 	"\n" +
 	"LookupCall\x12\x10\n" +
@@ -4324,12 +4711,36 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x06remove\x18\x04 \x01(\bR\x06remove\"6\n" +
 	"\fGetQuotaCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\x10\n" +
-	"\x0eListQuotasCall\"M\n" +
+	"\x0eListQuotasCall\"\x8b\x02\n" +
+	"\fLayoutPolicy\x12\x14\n" +
+	"\x05class\x18\x01 \x01(\tR\x05class\x124\n" +
+	"\astripes\x18\x02 \x03(\v2\x1a.canopy.v1.LayoutComponentR\astripes\x12)\n" +
+	"\x04data\x18\x03 \x01(\v2\x15.canopy.v1.RedundancyR\x04data\x12\x12\n" +
+	"\x04pool\x18\x04 \x01(\x04R\x04pool\x12\x1d\n" +
+	"\n" +
+	"class_pool\x18\x05 \x01(\x04R\tclassPool\x12)\n" +
+	"\x04sync\x18\x06 \x01(\x0e2\x15.canopy.v1.LayoutSyncR\x04sync\x12\x1b\n" +
+	"\x06direct\x18\a \x01(\bH\x00R\x06direct\x88\x01\x01B\t\n" +
+	"\a_direct\"b\n" +
+	"\rSetPolicyCall\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12)\n" +
+	"\x03set\x18\x02 \x01(\v2\x17.canopy.v1.LayoutPolicyR\x03set\x12\x14\n" +
+	"\x05clear\x18\x03 \x03(\tR\x05clear\"!\n" +
+	"\rGetPolicyCall\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\"\xcf\x01\n" +
+	"\tDirPolicy\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\fR\x04path\x12/\n" +
+	"\x06policy\x18\x03 \x01(\v2\x17.canopy.v1.LayoutPolicyR\x06policy\x12\x14\n" +
+	"\x05level\x18\x04 \x01(\rR\x05level\x12\x14\n" +
+	"\x05files\x18\x05 \x01(\x04R\x05files\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12)\n" +
+	"\x06layout\x18\a \x01(\v2\x11.canopy.v1.LayoutR\x06layout\"M\n" +
 	"\x0fOpenSessionCall\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\x89\x06\n" +
+	"\x10CloseSessionCall\"\xbb\x06\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -4358,7 +4769,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"dataRights\x12\"\n" +
 	"\n" +
 	"room_bytes\x182 \x01(\x04H\x00R\troomBytes\x88\x01\x01\x12(\n" +
-	"\x06quotas\x183 \x03(\v2\x10.canopy.v1.QuotaR\x06quotasB\r\n" +
+	"\x06quotas\x183 \x03(\v2\x10.canopy.v1.QuotaR\x06quotas\x120\n" +
+	"\bpolicies\x18< \x03(\v2\x14.canopy.v1.DirPolicyR\bpoliciesB\r\n" +
 	"\v_room_bytes\"~\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
@@ -4417,7 +4829,12 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
 	"LOCK_POSIX\x10\x01\x12\x0e\n" +
 	"\n" +
-	"LOCK_FLOCK\x10\x022\xd8\x01\n" +
+	"LOCK_FLOCK\x10\x02*O\n" +
+	"\n" +
+	"LayoutSync\x12\x15\n" +
+	"\x11LAYOUT_SYNC_UNSET\x10\x00\x12\x14\n" +
+	"\x10LAYOUT_SYNC_DATA\x10\x01\x12\x14\n" +
+	"\x10LAYOUT_SYNC_NONE\x10\x022\xd8\x01\n" +
 	"\bMetadata\x12D\n" +
 	"\aOperate\x12\x19.canopy.v1.OperateRequest\x1a\x1a.canopy.v1.OperateResponse(\x010\x01\x128\n" +
 	"\x06Events\x12\x18.canopy.v1.EventsRequest\x1a\x10.canopy.v1.Event(\x010\x01\x12L\n" +
@@ -4435,157 +4852,174 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_metadata_proto_rawDescData
 }
 
-var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(DataRight)(0),              // 0: canopy.v1.DataRight
 	(SetAttrMask)(0),            // 1: canopy.v1.SetAttrMask
 	(LockKind)(0),               // 2: canopy.v1.LockKind
-	(*OperateRequest)(nil),      // 3: canopy.v1.OperateRequest
-	(*OperateResponse)(nil),     // 4: canopy.v1.OperateResponse
-	(*Outcome)(nil),             // 5: canopy.v1.Outcome
-	(*Op)(nil),                  // 6: canopy.v1.Op
-	(*LookupCall)(nil),          // 7: canopy.v1.LookupCall
-	(*GetAttrCall)(nil),         // 8: canopy.v1.GetAttrCall
-	(*ReadlinkCall)(nil),        // 9: canopy.v1.ReadlinkCall
-	(*AccessCall)(nil),          // 10: canopy.v1.AccessCall
-	(*ParentCall)(nil),          // 11: canopy.v1.ParentCall
-	(*ReadDirCall)(nil),         // 12: canopy.v1.ReadDirCall
-	(*GetXattrCall)(nil),        // 13: canopy.v1.GetXattrCall
-	(*ListXattrCall)(nil),       // 14: canopy.v1.ListXattrCall
-	(*StatFsCall)(nil),          // 15: canopy.v1.StatFsCall
-	(*CreateCall)(nil),          // 16: canopy.v1.CreateCall
-	(*MkdirCall)(nil),           // 17: canopy.v1.MkdirCall
-	(*MknodCall)(nil),           // 18: canopy.v1.MknodCall
-	(*SymlinkCall)(nil),         // 19: canopy.v1.SymlinkCall
-	(*LinkCall)(nil),            // 20: canopy.v1.LinkCall
-	(*UnlinkCall)(nil),          // 21: canopy.v1.UnlinkCall
-	(*RmdirCall)(nil),           // 22: canopy.v1.RmdirCall
-	(*RenameCall)(nil),          // 23: canopy.v1.RenameCall
-	(*SetAttrCall)(nil),         // 24: canopy.v1.SetAttrCall
-	(*SetXattrCall)(nil),        // 25: canopy.v1.SetXattrCall
-	(*RemoveXattrCall)(nil),     // 26: canopy.v1.RemoveXattrCall
-	(*ReportSizeCall)(nil),      // 27: canopy.v1.ReportSizeCall
-	(*ReserveAppendCall)(nil),   // 28: canopy.v1.ReserveAppendCall
-	(*FillAppendCall)(nil),      // 29: canopy.v1.FillAppendCall
-	(*Lock)(nil),                // 30: canopy.v1.Lock
-	(*GetLockCall)(nil),         // 31: canopy.v1.GetLockCall
-	(*SetLockCall)(nil),         // 32: canopy.v1.SetLockCall
-	(*DropLocksCall)(nil),       // 33: canopy.v1.DropLocksCall
-	(*WaitLockCall)(nil),        // 34: canopy.v1.WaitLockCall
-	(*CancelWaitCall)(nil),      // 35: canopy.v1.CancelWaitCall
-	(*Quota)(nil),               // 36: canopy.v1.Quota
-	(*SetQuotaCall)(nil),        // 37: canopy.v1.SetQuotaCall
-	(*GetQuotaCall)(nil),        // 38: canopy.v1.GetQuotaCall
-	(*ListQuotasCall)(nil),      // 39: canopy.v1.ListQuotasCall
-	(*OpenSessionCall)(nil),     // 40: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 41: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 42: canopy.v1.Result
-	(*Redirect)(nil),            // 43: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 44: canopy.v1.EventsRequest
-	(*Event)(nil),               // 45: canopy.v1.Event
-	(*Heartbeat)(nil),           // 46: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 47: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 48: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 49: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 50: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 51: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 52: canopy.v1.Credential
-	(*Place)(nil),               // 53: canopy.v1.Place
-	(*Attr)(nil),                // 54: canopy.v1.Attr
-	(*DirEntry)(nil),            // 55: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 56: canopy.v1.StatFs
+	(LayoutSync)(0),             // 3: canopy.v1.LayoutSync
+	(*OperateRequest)(nil),      // 4: canopy.v1.OperateRequest
+	(*OperateResponse)(nil),     // 5: canopy.v1.OperateResponse
+	(*Outcome)(nil),             // 6: canopy.v1.Outcome
+	(*Op)(nil),                  // 7: canopy.v1.Op
+	(*LookupCall)(nil),          // 8: canopy.v1.LookupCall
+	(*GetAttrCall)(nil),         // 9: canopy.v1.GetAttrCall
+	(*ReadlinkCall)(nil),        // 10: canopy.v1.ReadlinkCall
+	(*AccessCall)(nil),          // 11: canopy.v1.AccessCall
+	(*ParentCall)(nil),          // 12: canopy.v1.ParentCall
+	(*ReadDirCall)(nil),         // 13: canopy.v1.ReadDirCall
+	(*GetXattrCall)(nil),        // 14: canopy.v1.GetXattrCall
+	(*ListXattrCall)(nil),       // 15: canopy.v1.ListXattrCall
+	(*StatFsCall)(nil),          // 16: canopy.v1.StatFsCall
+	(*CreateCall)(nil),          // 17: canopy.v1.CreateCall
+	(*MkdirCall)(nil),           // 18: canopy.v1.MkdirCall
+	(*MknodCall)(nil),           // 19: canopy.v1.MknodCall
+	(*SymlinkCall)(nil),         // 20: canopy.v1.SymlinkCall
+	(*LinkCall)(nil),            // 21: canopy.v1.LinkCall
+	(*UnlinkCall)(nil),          // 22: canopy.v1.UnlinkCall
+	(*RmdirCall)(nil),           // 23: canopy.v1.RmdirCall
+	(*RenameCall)(nil),          // 24: canopy.v1.RenameCall
+	(*SetAttrCall)(nil),         // 25: canopy.v1.SetAttrCall
+	(*SetXattrCall)(nil),        // 26: canopy.v1.SetXattrCall
+	(*RemoveXattrCall)(nil),     // 27: canopy.v1.RemoveXattrCall
+	(*ReportSizeCall)(nil),      // 28: canopy.v1.ReportSizeCall
+	(*ReserveAppendCall)(nil),   // 29: canopy.v1.ReserveAppendCall
+	(*FillAppendCall)(nil),      // 30: canopy.v1.FillAppendCall
+	(*Lock)(nil),                // 31: canopy.v1.Lock
+	(*GetLockCall)(nil),         // 32: canopy.v1.GetLockCall
+	(*SetLockCall)(nil),         // 33: canopy.v1.SetLockCall
+	(*DropLocksCall)(nil),       // 34: canopy.v1.DropLocksCall
+	(*WaitLockCall)(nil),        // 35: canopy.v1.WaitLockCall
+	(*CancelWaitCall)(nil),      // 36: canopy.v1.CancelWaitCall
+	(*Quota)(nil),               // 37: canopy.v1.Quota
+	(*SetQuotaCall)(nil),        // 38: canopy.v1.SetQuotaCall
+	(*GetQuotaCall)(nil),        // 39: canopy.v1.GetQuotaCall
+	(*ListQuotasCall)(nil),      // 40: canopy.v1.ListQuotasCall
+	(*LayoutPolicy)(nil),        // 41: canopy.v1.LayoutPolicy
+	(*SetPolicyCall)(nil),       // 42: canopy.v1.SetPolicyCall
+	(*GetPolicyCall)(nil),       // 43: canopy.v1.GetPolicyCall
+	(*DirPolicy)(nil),           // 44: canopy.v1.DirPolicy
+	(*OpenSessionCall)(nil),     // 45: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 46: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 47: canopy.v1.Result
+	(*Redirect)(nil),            // 48: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 49: canopy.v1.EventsRequest
+	(*Event)(nil),               // 50: canopy.v1.Event
+	(*Heartbeat)(nil),           // 51: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 52: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 53: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 54: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 55: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 56: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 57: canopy.v1.Credential
+	(*Place)(nil),               // 58: canopy.v1.Place
+	(*LayoutComponent)(nil),     // 59: canopy.v1.LayoutComponent
+	(*Redundancy)(nil),          // 60: canopy.v1.Redundancy
+	(*Layout)(nil),              // 61: canopy.v1.Layout
+	(*Attr)(nil),                // 62: canopy.v1.Attr
+	(*DirEntry)(nil),            // 63: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 64: canopy.v1.StatFs
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
-	6,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
-	5,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	52, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
-	7,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
-	8,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
-	9,  // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
-	12, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
-	13, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
-	14, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
-	15, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
-	10, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
-	11, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
-	31, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
-	34, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
-	35, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
-	38, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
-	39, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
-	16, // 17: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	17, // 18: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	18, // 19: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	19, // 20: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	20, // 21: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	21, // 22: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	22, // 23: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	23, // 24: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	24, // 25: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	25, // 26: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	26, // 27: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	27, // 28: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	28, // 29: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	29, // 30: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	32, // 31: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
-	33, // 32: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
-	37, // 33: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
-	40, // 34: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	41, // 35: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	53, // 36: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	53, // 37: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	53, // 38: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	53, // 39: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	53, // 40: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	53, // 41: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
-	53, // 42: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	53, // 43: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	27, // 44: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	53, // 45: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	53, // 46: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	53, // 47: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	53, // 48: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	53, // 49: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	2,  // 50: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
-	53, // 51: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
-	30, // 52: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
-	53, // 53: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
-	30, // 54: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
-	53, // 55: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
-	53, // 56: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
-	30, // 57: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
-	53, // 58: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
-	54, // 59: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	54, // 60: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	54, // 61: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	53, // 62: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	55, // 63: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	56, // 64: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	43, // 65: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	54, // 66: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	30, // 67: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
-	36, // 68: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
-	46, // 69: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	47, // 70: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	48, // 71: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	49, // 72: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	53, // 73: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	53, // 74: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	53, // 75: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	43, // 76: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	53, // 77: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	3,  // 78: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	44, // 79: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	50, // 80: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	4,  // 81: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	45, // 82: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	51, // 83: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	81, // [81:84] is the sub-list for method output_type
-	78, // [78:81] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	7,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
+	6,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
+	57, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	8,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
+	9,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
+	10, // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
+	13, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
+	14, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
+	15, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
+	16, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
+	11, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
+	12, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
+	32, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
+	35, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
+	36, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
+	39, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
+	40, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
+	43, // 17: canopy.v1.Op.get_policy:type_name -> canopy.v1.GetPolicyCall
+	17, // 18: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	18, // 19: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	19, // 20: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	20, // 21: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	21, // 22: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	22, // 23: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	23, // 24: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	24, // 25: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	25, // 26: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	26, // 27: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	27, // 28: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	28, // 29: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	29, // 30: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	30, // 31: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	33, // 32: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	34, // 33: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	38, // 34: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
+	45, // 35: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	46, // 36: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	42, // 37: canopy.v1.Op.set_policy:type_name -> canopy.v1.SetPolicyCall
+	58, // 38: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	58, // 39: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	58, // 40: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	58, // 41: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	58, // 42: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	58, // 43: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
+	58, // 44: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	58, // 45: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	28, // 46: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	58, // 47: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	58, // 48: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	58, // 49: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	58, // 50: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	58, // 51: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	2,  // 52: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	58, // 53: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	31, // 54: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	58, // 55: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	31, // 56: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	58, // 57: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	58, // 58: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	31, // 59: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	58, // 60: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
+	59, // 61: canopy.v1.LayoutPolicy.stripes:type_name -> canopy.v1.LayoutComponent
+	60, // 62: canopy.v1.LayoutPolicy.data:type_name -> canopy.v1.Redundancy
+	3,  // 63: canopy.v1.LayoutPolicy.sync:type_name -> canopy.v1.LayoutSync
+	41, // 64: canopy.v1.SetPolicyCall.set:type_name -> canopy.v1.LayoutPolicy
+	41, // 65: canopy.v1.DirPolicy.policy:type_name -> canopy.v1.LayoutPolicy
+	61, // 66: canopy.v1.DirPolicy.layout:type_name -> canopy.v1.Layout
+	62, // 67: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	62, // 68: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	62, // 69: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	58, // 70: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	63, // 71: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	64, // 72: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	48, // 73: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	62, // 74: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	31, // 75: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	37, // 76: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
+	44, // 77: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
+	51, // 78: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	52, // 79: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	53, // 80: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	54, // 81: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	58, // 82: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	58, // 83: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	58, // 84: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	48, // 85: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	58, // 86: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	4,  // 87: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	49, // 88: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	55, // 89: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	5,  // 90: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	50, // 91: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	56, // 92: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	90, // [90:93] is the sub-list for method output_type
+	87, // [87:90] is the sub-list for method input_type
+	87, // [87:87] is the sub-list for extension type_name
+	87, // [87:87] is the sub-list for extension extendee
+	0,  // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -4594,6 +5028,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		return
 	}
 	file_api_canopy_v1_common_proto_init()
+	file_api_canopy_v1_layout_proto_init()
 	file_api_canopy_v1_metadata_proto_msgTypes[3].OneofWrappers = []any{
 		(*Op_Lookup)(nil),
 		(*Op_GetAttr)(nil),
@@ -4609,6 +5044,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_CancelWait)(nil),
 		(*Op_GetQuota)(nil),
 		(*Op_ListQuotas)(nil),
+		(*Op_GetPolicy)(nil),
 		(*Op_Create)(nil),
 		(*Op_Mkdir)(nil),
 		(*Op_Mknod)(nil),
@@ -4628,9 +5064,11 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_SetQuota)(nil),
 		(*Op_OpenSession)(nil),
 		(*Op_CloseSession)(nil),
+		(*Op_SetPolicy)(nil),
 	}
-	file_api_canopy_v1_metadata_proto_msgTypes[39].OneofWrappers = []any{}
-	file_api_canopy_v1_metadata_proto_msgTypes[42].OneofWrappers = []any{
+	file_api_canopy_v1_metadata_proto_msgTypes[37].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[43].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[46].OneofWrappers = []any{
 		(*Event_Heartbeat)(nil),
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
@@ -4641,8 +5079,8 @@ func file_api_canopy_v1_metadata_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   49,
+			NumEnums:      4,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
