@@ -44,6 +44,9 @@ func (n *Inode) grant(c *Client, res *canopyv1.Result) {
 		return
 	}
 	n.granted.Store(g)
+	if !c.granting.Load() {
+		c.granting.Store(true)
+	}
 }
 
 // Capability implements data.Access. What a data server refuses, because its time

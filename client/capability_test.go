@@ -125,6 +125,7 @@ func TestCapabilitiesComeAlong(t *testing.T) {
 	}
 
 	lister := fake.connect(t, d)
+	lister.granting.Store(true)
 	page := must[ReadDirPage](t)(lister.ReadDir(t.Context(), root, lister.Root(), ReadDirRequest{Plus: true}))
 	n := lister.InodeOf(lister.Root(), page.Entries[0])
 	defer n.Release()

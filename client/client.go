@@ -57,12 +57,13 @@ type Client struct {
 	lastToken  atomic.Uint64 // of waits for locks
 	lastHandle atomic.Uint64 // number of the newest File
 
-	started time.Time
-	links   sync.Map    // base.ShardID -> *link
-	closed  atomic.Bool // Close was called
-	mu      sync.Mutex
-	closing bool // no new links
-	stopped bool // no new goroutines
+	started  time.Time
+	granting atomic.Bool // a node has granted a capability
+	links    sync.Map    // base.ShardID -> *link
+	closed   atomic.Bool // Close was called
+	mu       sync.Mutex
+	closing  bool // no new links
+	stopped  bool // no new goroutines
 }
 
 // Connect finds the cluster and returns when a node has answered with the

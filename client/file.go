@@ -8,6 +8,7 @@ import (
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/capability"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
@@ -47,6 +48,11 @@ func (c *Client) Open(ctx context.Context, cred Cred, n *Inode, flags uint32) (*
 	st.mu.Lock()
 	f.seen.Store(st.errs)
 	st.mu.Unlock()
+	if n.granted.Load() == nil && c.granting.Load() {
+		// A listing showed it. What the first read or write needs is on its way when
+		// that comes (PROTOCOLS J4).
+		n.ask(c, f.rights())
+	}
 	if flags&syscall.O_TRUNC != 0 && f.writable() {
 		if _, err := c.SetAttr(ctx, cred, n, SetAttr{Mask: canopyv1.SetAttrMask_SET_ATTR_SIZE, Handle: f}); err != nil {
 			f.abandon()
@@ -64,6 +70,17 @@ func (f *File) Flags() uint32 { return f.flags }
 
 func (f *File) writable() bool { return f.flags&syscall.O_ACCMODE != syscall.O_RDONLY }
 func (f *File) readable() bool { return f.flags&syscall.O_ACCMODE != syscall.O_WRONLY }
+
+// rights are those that the handle needs at the data servers.
+func (f *File) rights() (r capability.Rights) {
+	if f.readable() {
+		r |= capability.Read
+	}
+	if f.writable() {
+		r |= capability.Write
+	}
+	return r
+}
 
 // synchronous reports whether every write has to be durable when it returns.
 func (f *File) synchronous() bool { return f.flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0 }

@@ -305,6 +305,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	everybody("the start")
 	rotate(false)
 	everybody("a rotation")
+	away := c.servers[2]
+	away.stop() // it has not got the next keys when it comes back
 	rotate(false)
 	everybody("another")
 	if n := refusals.Load(); n != 0 {
@@ -313,6 +315,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	rotate(true)
 	await.Until(t, 60*time.Second, "capabilities of the revoked keys are refused", func() bool { return refusals.Load() >= int64(len(rounds)) })
 	everybody("the old keys were revoked")
+	away.start()
+	everybody("a server that was away came back")
 	close(stop)
 	if err := workers.Wait(); err != nil {
 		t.Fatal(err)

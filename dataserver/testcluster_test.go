@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,7 +205,7 @@ func (s *testServer) stopIfRunning() {
 
 func (c *testCluster) client(id base.ClientID) *data.Data {
 	c.t.Helper()
-	d, err := data.New(data.Config{LayoutServices: func() []string { return []string{c.layAddr} }, Client: id, Access: serviceAccess{c.keys}, Logger: c.logger, AttemptTimeout: 3 * time.Second})
+	d, err := data.New(data.Config{LayoutServices: func() []string { return []string{c.layAddr} }, Client: id, Access: &serviceAccess{keys: c.keys}, Logger: c.logger, AttemptTimeout: 3 * time.Second})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -213,18 +214,33 @@ func (c *testCluster) client(id base.ClientID) *data.Data {
 }
 
 // serviceAccess allows everything, by the keys in etcd.
-type serviceAccess struct{ keys *placement.Store }
+type serviceAccess struct {
+	keys *placement.Store
+	last atomic.Pointer[serviceToken]
+}
 
-func (a serviceAccess) Capability(ctx context.Context, _ bool, _ []byte) ([]byte, error) {
+// serviceToken is a capability of one version of the keys.
+type serviceToken struct {
+	of    *canopyv1.CapabilityRing
+	token capability.Token
+}
+
+func (a *serviceAccess) Capability(ctx context.Context, _ bool, _ []byte) ([]byte, error) {
 	for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
-		if message := a.keys.Capabilities().Value; message != nil {
+		message := a.keys.Capabilities().Value
+		if message == nil {
+			continue
+		}
+		last := a.last.Load()
+		if last == nil || last.of != message {
 			ring, err := capability.NewKeyring(message)
 			if err != nil {
 				return nil, err
 			}
-			t := ring.Service(capability.Read | capability.Write | capability.Inspect | capability.Purge)
-			return t[:], nil
+			last = &serviceToken{message, ring.Service(capability.Read | capability.Write | capability.Inspect | capability.Purge)}
+			a.last.Store(last)
 		}
+		return last.token[:], nil
 	}
 	return nil, ctx.Err()
 }

@@ -64,7 +64,7 @@ func TestKeys(t *testing.T) {
 	}
 	got := beat(registered.CapabilityRing.Version)
 	if got == nil || !slices.Equal(keyIDs(got), []uint32{1, 2}) {
-		t.Errorf("a heartbeat brought %v", got)
+		t.Fatalf("a heartbeat brought %v", got)
 	}
 	await.Until(t, patience/3, "time goes on, and heartbeats bring nothing twice", func() bool {
 		next := beat(got.Version)

@@ -21,6 +21,8 @@ func benchmarkOperate(b *testing.B, op func(k *caller, i int) *canopyv1.Op) {
 	c := newCluster(b, single, nil)
 	k := c.caller(7).open(1)
 	k.must(1, k.write(create(1, "file")))
+	c.keys().put(1)
+	eventually(b, "the node has a key of capabilities", func() bool { return k.must(1, lookup(1, "file")).Capability != nil })
 	stream, err := canopyv1.NewMetadataClient(connect(b, c.nodes[0].Addr())).Operate(k.context(b.Context()))
 	if err != nil {
 		b.Fatal(err)

@@ -46,11 +46,11 @@ const grantable = capability.Read | capability.Write
 
 // grant returns what allows a client to access a regular file's bytes; nil while
 // there are no keys: the client asks again.
-func (s *Server) grant(client base.ClientID, ino, data uint64, rights uint32) []byte {
+func (s *Server) grant(client base.ClientID, ino, data uint64, rights uint32, now time.Time) []byte {
 	if data == 0 {
 		data = ino
 	}
-	t, ok := s.signer.Sign(uint64(client), data, capability.Rights(rights)&grantable, time.Now())
+	t, ok := s.signer.Sign(uint64(client), data, capability.Rights(rights)&grantable, now)
 	if !ok {
 		return nil
 	}
@@ -59,9 +59,9 @@ func (s *Server) grant(client base.ClientID, ino, data uint64, rights uint32) []
 
 // grantRead completes the answer to a read that says what may be done with a
 // file's bytes.
-func (st *opStream) grantRead(result *canopyv1.Result) {
+func (st *opStream) grantRead(result *canopyv1.Result, now time.Time) {
 	if result.DataRights != 0 && result.Error == 0 {
-		result.Capability = st.server.grant(st.client, result.Attr.GetIno(), result.Attr.GetDataId(), result.DataRights)
+		result.Capability = st.server.grant(st.client, result.Attr.GetIno(), result.Attr.GetDataId(), result.DataRights, now)
 	}
 }
 
@@ -99,7 +99,7 @@ func (st *opStream) grantCreated(encoded []byte) []byte {
 	if existed || ino == 0 {
 		return encoded
 	}
-	token := st.server.grant(st.client, ino, data, uint32(grantable))
+	token := st.server.grant(st.client, ino, data, uint32(grantable), time.Now())
 	if token == nil {
 		return encoded
 	}

@@ -143,7 +143,7 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 
 // complete adds to an answer what only the node knows.
 func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
-	st.grantRead(result)
+	st.grantRead(result, b.started)
 	switch {
 	case fserr.Kind(result.Error) == fserr.Moved:
 		result.Redirect = st.server.moved(result.Redirect, b.h.shard, base.SubtreeID(op.Subtree))

@@ -22,6 +22,9 @@ const (
 	mapPatience = time.Second
 	// maxDamaged is how often bytes may be damaged under way, one call.
 	maxDamaged = 3
+	// manyRefusals of capabilities are a second's: what is wrong then does not pass by
+	// itself.
+	manyRefusals = 10
 )
 
 // target is one column and where a request for it goes.
@@ -78,6 +81,8 @@ func (r *retry) again(ctx context.Context, cause error, answered *link.Response,
 			return cause
 		case atOnce:
 			return nil
+		case t.permit.refusals == manyRefusals:
+			r.d.logger.Warn("data servers refuse one capability after the other; trying on", "data_id", t.column.DataId, "error", cause)
 		}
 	case fserr.NotReady, fserr.Busy, fserr.NotHolder, fserr.TimedOut, fserr.Interrupted:
 	case fserr.Malformed:

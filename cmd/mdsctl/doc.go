@@ -8,6 +8,7 @@
 //	mdsctl subtree ls         subtrees with owner, epoch, files and directories
 //	mdsctl session ls         clients' sessions at every shard
 //	mdsctl pool ls            pools, placement groups in short, data servers
+//	mdsctl key ls             keys that capabilities are signed with; key rotate [--revoke] makes a new one
 //	mdsctl stat PATH          all attributes, and where the metadata lives
 //	mdsctl layout PATH        which stripe of a file lies on which data servers
 //	mdsctl quota set PATH     bound the bytes and inodes below a directory; quota get, ls, rm, check
