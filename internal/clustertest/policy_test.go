@@ -58,10 +58,10 @@ func TestPolicies(t *testing.T) {
 	for _, r := range c.placed(t, wide).Ranges {
 		columns[r.Column] = true
 	}
-	if len(columns) != 5 {
-		t.Errorf("40 MiB under checkpoint lie in %d columns of 8 MiB", len(columns))
+	if len(columns) != 10 {
+		t.Errorf("40 MiB under checkpoint lie in %d columns of 4 MiB", len(columns))
 	}
-	if out := c.mdsctl(t, "policy", "show", "/ckpt/run"); !strings.Contains(out, "class checkpoint of /ckpt") || !strings.Contains(out, "16x8M") {
+	if out := c.mdsctl(t, "policy", "show", "/ckpt/run"); !strings.Contains(out, "class checkpoint of /ckpt") || !strings.Contains(out, "17x4M") {
 		t.Errorf("show:\n%s", out)
 	}
 	for i := range 16 {
@@ -138,7 +138,6 @@ func parallelWriters(t *testing.T, name string, n, size int) {
 func TestScratch(t *testing.T) {
 	t.Parallel()
 	c, mnt := newPolicyCluster(t, "tmp", "kept")
-	c.mdsctl(t, "policy", "set", "/tmp", "scratch")
 	write := func(dir string, i int) (string, error) {
 		name := filepath.Join(mnt, dir, fmt.Sprint(i))
 		f, err := os.Create(name)
@@ -148,6 +147,13 @@ func TestScratch(t *testing.T) {
 		_, err = f.WriteString(name)
 		return name, errors.Join(err, f.Sync(), f.Close())
 	}
+	// The pool of one copy is made while others write.
+	writer := work(func(round int) error {
+		_, err := write("kept", round%50)
+		return err
+	})
+	c.mdsctl(t, "policy", "set", "/tmp", "scratch")
+	writer.end(t, "writes while a pool is made")
 	address := map[uint64]string{}
 	for _, s := range c.pools(t).Servers {
 		address[s.Server] = s.Address

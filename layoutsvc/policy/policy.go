@@ -54,6 +54,11 @@ func headThen(first uint64, count uint32, size uint64) []*canopyv1.LayoutCompone
 	return []*canopyv1.LayoutComponent{{StripeBytes: first, StripeCount: 1}, {Offset: first, StripeBytes: size, StripeCount: count}}
 }
 
+// wide is for large files. The number of columns is a prime: ranks that write
+// ranges of one file begin at multiples of a power of two, and with 16 columns all
+// of them would be on the same few at any time.
+var wide = single(17, 4*mib)
+
 // class is a named policy. What it leaves out is inherited.
 type class struct {
 	policy *canopyv1.LayoutPolicy
@@ -62,7 +67,7 @@ type class struct {
 }
 
 var classes = map[string]class{
-	Checkpoint: {&canopyv1.LayoutPolicy{Stripes: single(16, 8*mib), Sync: canopyv1.LayoutSync_LAYOUT_SYNC_DATA, Direct: on(true)},
+	Checkpoint: {&canopyv1.LayoutPolicy{Stripes: wide, Sync: canopyv1.LayoutSync_LAYOUT_SYNC_DATA, Direct: on(true)},
 		"large files, written by many at once: wide, large stripes, past the page cache", false},
 	Dataset: {&canopyv1.LayoutPolicy{Stripes: headThen(mib, 4, 4*mib), Sync: canopyv1.LayoutSync_LAYOUT_SYNC_DATA, Direct: on(false)},
 		"files that are read: the small ones on one group, large ones over four, by way of the page cache and its read-ahead", false},
@@ -82,7 +87,7 @@ var levels = []struct {
 	{0, "", nil}, // level 0: nothing is chosen yet
 	{mib, "small files", headThen(4*mib, 3, 4*mib)},
 	{64 * mib, "middling files", headThen(mib, 4, 4*mib)},
-	{1<<64 - 1, "large files", single(16, 8*mib)},
+	{1<<64 - 1, "large files", wide},
 }
 
 // Window is after how many files auto chooses. Half of their weight is kept, so

@@ -11,7 +11,7 @@ import (
 // draw picks one operation. Operations of one entry are drawn before any of them
 // runs, and judged in order.
 func (m *model) draw() step {
-	switch m.pick("operation", 20) {
+	switch m.pick("operation", 21) {
 	case 0, 1, 2:
 		return m.drawCreate()
 	case 3, 4:
@@ -39,6 +39,8 @@ func (m *model) draw() step {
 			return m.drawQuota()
 		}
 		return m.drawCreate()
+	case 19:
+		return m.drawPolicy()
 	}
 	return m.drawAnonymous()
 }
@@ -56,6 +58,7 @@ func (m *model) drawCreate() step {
 		if m.expect(res, kind, "create "+name) {
 			m.same(res.Attr, n)
 			m.same(res.DirAttr, dir)
+			m.laidOut(res, dir)
 		}
 	}}
 }

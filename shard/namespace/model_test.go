@@ -17,13 +17,14 @@ import (
 // model drives a rig and the oracle with the same operations.
 type model struct {
 	*rig
-	rt      *rapid.T
-	o       *oracle
-	floor   uint64
-	sent    []sent // answered requests at or above the floor
-	held    []held
-	listing *listing
-	quotas  bool
+	rt       *rapid.T
+	o        *oracle
+	floor    uint64
+	sent     []sent // answered requests at or above the floor
+	held     []held
+	listing  *listing
+	quotas   bool
+	policies bool // some were set
 }
 
 type sent struct {

@@ -31,6 +31,7 @@ type node struct {
 	purged   bool
 	linkable bool
 	bound    *bound // of a directory with a quota
+	policy   string // class that is set on a directory
 }
 
 func newOracle() *oracle {
