@@ -17,6 +17,12 @@ import (
 // DefaultKeyRotation is how old a key of capabilities gets.
 const DefaultKeyRotation = 24 * time.Hour
 
+// leastRotation leaves room for two rotations by hand among the keys that are
+// accepted at a time.
+func leastRotation(period time.Duration) time.Duration {
+	return (period * capability.KeepPeriods / (capability.MaxKeys - 2)).Round(time.Second)
+}
+
 // keeper has the leader's part in the keys of capabilities (PROTOCOLS J4): it
 // counts the periods, replaces keys that are old, and drops those that were
 // replaced long ago. under changes.

@@ -114,8 +114,8 @@ func withDefaults(c Config) (Config, error) {
 		return c, fmt.Errorf("layoutsvc: a data server's lease of %v is too short: the least is 500ms", c.ServerLease)
 	case c.KeyPeriod < time.Second || c.KeyPeriod > capability.MaxPeriod:
 		return c, fmt.Errorf("layoutsvc: a period of capabilities of %v: want 1s to %v", c.KeyPeriod, capability.MaxPeriod)
-	case c.KeyRotation > 0 && c.KeyRotation < c.KeyPeriod*capability.KeepPeriods/(capability.MaxKeys-2):
-		return c, fmt.Errorf("layoutsvc: keys of capabilities that are replaced every %v: the least is %v", c.KeyRotation, c.KeyPeriod*capability.KeepPeriods/(capability.MaxKeys-2))
+	case c.KeyRotation > 0 && c.KeyRotation < leastRotation(c.KeyPeriod):
+		return c, fmt.Errorf("layoutsvc: keys of capabilities that are replaced every %v: the least is %v", c.KeyRotation, leastRotation(c.KeyPeriod))
 	}
 	return c, nil
 }
