@@ -22,6 +22,8 @@ type opens struct {
 	c    *Client
 	wake chan struct{}
 
+	round sync.Mutex // held while reports are made and sent
+
 	mu     sync.Mutex
 	files  map[base.Ino]*openFile
 	gone   map[base.ShardID][]*canopyv1.Place // closed, was reported
@@ -106,14 +108,34 @@ func (o *opens) run(ctx context.Context) {
 		case <-ticker.C:
 		case <-o.wake:
 		}
-		var wg sync.WaitGroup
-		o.c.links.Range(func(shard, l any) bool {
-			if at, open := l.(*link).where(); open && at.address != "" {
-				wg.Go(func() { o.report(ctx, shard.(base.ShardID), at) })
-			}
-			return true
-		})
-		wg.Wait()
+		o.reportAll(ctx)
+	}
+}
+
+// reportAll tells all holders what changed.
+func (o *opens) reportAll(ctx context.Context) {
+	o.round.Lock()
+	defer o.round.Unlock()
+	var wg sync.WaitGroup
+	o.c.links.Range(func(shard, l any) bool {
+		if at, open := l.(*link).where(); open && at.address != "" {
+			wg.Go(func() { o.report(ctx, shard.(base.ShardID), at) })
+		}
+		return true
+	})
+	wg.Wait()
+}
+
+// tellClosed returns when the holders know of the files that were closed before.
+// If they do not answer they learn it later.
+func (o *opens) tellClosed(ctx context.Context) {
+	o.round.Lock() // a report under way may carry them
+	o.mu.Lock()
+	waits := len(o.gone) > 0
+	o.mu.Unlock()
+	o.round.Unlock()
+	if waits {
+		o.reportAll(ctx)
 	}
 }
 

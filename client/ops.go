@@ -162,6 +162,7 @@ func (c *Client) Access(ctx context.Context, cred Cred, n *Inode, mask uint32) e
 func (c *Client) StatFS(ctx context.Context, n *Inode) (*StatFS, error) {
 	op := n.op(Cred{})
 	op.Call = &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{Place: n.place()}}
+	c.opens.tellClosed(ctx) // the space of a file that was open a moment ago, and is deleted, counts as free
 	res, err := c.do(ctx, opStatFS, op)
 	if err != nil {
 		return nil, err

@@ -109,6 +109,10 @@ func (l *link) takeLocked(batch []*canopyv1.Op) []*canopyv1.Op {
 		if !cl.kind.mutates() {
 			cl.session = l.session
 		}
+		if cl.sends > 0 && cl.kind.mutates() && !cl.op.Again {
+			op := cl.op
+			cl.op = &canopyv1.Op{Id: op.Id, Seq: op.Seq, Subtree: op.Subtree, Epoch: op.Epoch, Cred: op.Cred, Call: op.Call, Again: true}
+		}
 		cl.state, cl.stream = callSent, l.stream
 		cl.sends++
 		l.flight[cl.op.Id] = cl

@@ -86,6 +86,7 @@ func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
 	if !raft.Self {
 		return out
 	}
+	out.ReadOnly = h.readOnly()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err = h.group.Read(ctx, func(r shard.Reader) error { return h.count(r, out) })
@@ -98,6 +99,12 @@ func (h *hosted) status(ctx context.Context) *canopyv1.ShardStatus {
 // count fills in what the shard holds.
 func (h *hosted) count(r shard.Reader, out *canopyv1.ShardStatus) error {
 	out.Subtrees, out.Sessions, out.Orphans, out.DeletionsQueued = nil, 0, 0, 0
+	if t := h.tenure(); t != nil {
+		var err error
+		if out.WaitingBytes, err = t.waitingBytes(r); err != nil {
+			return err
+		}
+	}
 	err := namespace.Sessions(r, h.shard, func(namespace.SessionInfo) bool { out.Sessions++; return true })
 	if err != nil {
 		return err

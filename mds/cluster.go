@@ -50,7 +50,9 @@ func (c *clusterService) WatchMap(request *canopyv1.WatchMapRequest, stream grpc
 // Status tells about the node.
 func (c *clusterService) Status(context.Context, *canopyv1.StatusRequest) (*canopyv1.StatusResponse, error) {
 	s := c.server
+	u := s.disk.last.Load()
 	return &canopyv1.StatusResponse{
+		DiskTotalBytes: u.total, DiskFreeBytes: u.free, DiskReserveBytes: u.reserve, DiskFull: s.disk.full.Load(),
 		Cluster:       s.cluster,
 		Node:          s.info.Node,
 		Version:       s.config.Version,

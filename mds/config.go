@@ -72,6 +72,16 @@ type Config struct {
 	Data DataPlane
 	// CacheBytes bounds what the node keeps of its store in memory; 0: DefaultCacheBytes.
 	CacheBytes int64
+	// DiskReserve is how many bytes stay free below DataDir: with less, the shards
+	// of this node take only what frees space. 0: DefaultDiskReserve, or a quarter of
+	// a small disk.
+	DiskReserve uint64
+	// DiskUsage returns the size of the file system below a directory and what is
+	// free for this process. nil: statfs.
+	DiskUsage func(dir string) (totalBytes, freeBytes uint64, err error)
+	// OnDiskFailed is called when log or store cannot be written, so that the node
+	// cannot go on: it should end the process. nil, and when it returns: a panic.
+	OnDiskFailed func(err error)
 	// DefaultLayout is the root directory's layout in a new cluster.
 	DefaultLayout *canopyv1.Layout
 
@@ -125,6 +135,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
+	}
+	if c.DiskUsage == nil {
+		c.DiskUsage = statfs
 	}
 	if c.DefaultLayout == nil {
 		c.DefaultLayout = StandardLayout()

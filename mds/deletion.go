@@ -57,7 +57,7 @@ func (t *tenure) deletePass() (done bool, err error) {
 	}); err != nil {
 		return false, err
 	}
-	var queued, entries uint64
+	var entries uint64
 	var failed error
 	for _, subtree := range subtrees {
 		for after := base.DataID(0); ; {
@@ -79,9 +79,6 @@ func (t *tenure) deletePass() (done bool, err error) {
 			for _, d := range page {
 				if !gone[d.DataID] {
 					entries++
-					if d.SizeBytes < unknownSize {
-						queued += d.SizeBytes
-					}
 				}
 			}
 			if len(page) < dataPage {
@@ -90,7 +87,6 @@ func (t *tenure) deletePass() (done bool, err error) {
 			after = page[len(page)-1].DataID
 		}
 	}
-	t.queuedBytes.Store(queued)
 	t.h.metrics.deletions.Set(float64(entries))
 	return failed == nil, failed
 }
@@ -126,6 +122,7 @@ func (t *tenure) deleteData(subtree base.SubtreeID, page []namespace.DeletionInf
 		return map[base.DataID]bool{}, doneErr // they are deleted once more
 	}
 	t.h.metrics.deleted.Add(float64(len(gone)))
+	t.waiting.gone(gone)
 	return gone, err
 }
 

@@ -24,16 +24,19 @@ const passOnInterval = 200 * time.Millisecond
 
 // hosted is one shard replica of this node, and this node's terms as its holder.
 type hosted struct {
-	server  *Server
-	shard   base.ShardID
-	machine *namespace.Machine
-	group   *raftgroup.Group
-	metrics *shardMetrics
-	wake    chan struct{}          // the holder changed
-	term    atomic.Pointer[tenure] // nil: this node does not hold the lease
-	leaving atomic.Bool            // the map took the replica away: it holds no lease again
-	cancel  context.CancelFunc     // ends run
-	done    chan struct{}          // closed when run has ended
+	server   *Server
+	shard    base.ShardID
+	machine  *namespace.Machine
+	group    *raftgroup.Group
+	metrics  *shardMetrics
+	wake     chan struct{}          // the holder changed
+	term     atomic.Pointer[tenure] // nil: this node does not hold the lease
+	room     atomic.Int32           // a room
+	fullNode atomic.Uint64          // whose disk that is, if it is not roomForAll
+
+	leaving atomic.Bool        // the map took the replica away: it holds no lease again
+	cancel  context.CancelFunc // ends run
+	done    chan struct{}      // closed when run has ended
 
 	mu      sync.Mutex
 	news    news  // to be published

@@ -124,12 +124,15 @@ var (
 	leaseDesc    = prometheus.NewDesc("canopy_mds_lease_held", "1 if this node holds the shard's lease.", []string{"shard"}, nil)
 	sessionsDesc = prometheus.NewDesc("canopy_mds_sessions", "Sessions that the holder knows.", []string{"shard"}, nil)
 	queueDesc    = prometheus.NewDesc("canopy_mds_queue_commands", "Commands that wait for the log.", []string{"shard"}, nil)
+	readOnlyDesc = prometheus.NewDesc("canopy_mds_shard_read_only", "1 if the shard's holder takes nothing new: a disk is full.", []string{"shard"}, nil)
+	diskFullDesc = prometheus.NewDesc("canopy_mds_disk_full", "1 if less than the reserve is free below the data directory.", nil, nil)
+	diskFreeDesc = prometheus.NewDesc("canopy_mds_disk_free_bytes", "Free bytes below the data directory.", nil, nil)
 	etcdDesc     = prometheus.NewDesc("canopy_mds_etcd_reachable", "1 if etcd answers.", nil, nil)
 )
 
 // Describe sends the descriptors.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{leaseDesc, sessionsDesc, queueDesc, etcdDesc} {
+	for _, d := range []*prometheus.Desc{leaseDesc, sessionsDesc, queueDesc, readOnlyDesc, diskFullDesc, diskFreeDesc, etcdDesc} {
 		out <- d
 	}
 }
@@ -144,16 +147,23 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		held, sessions := 0.0, 0
 		if t := h.tenure(); t != nil {
 			held, sessions = 1, t.sessionCount()
+			gauge(readOnlyDesc, flag(h.readOnly() != ""), name)
 		}
 		gauge(leaseDesc, held, name)
 		gauge(sessionsDesc, float64(sessions), name)
 		gauge(queueDesc, float64(h.group.Status().Queue), name)
 	}
-	reachable := 0.0
-	if c.server.place.Reachable() {
-		reachable = 1
+	d := c.server.disk
+	gauge(diskFullDesc, flag(d.full.Load()))
+	gauge(diskFreeDesc, float64(d.last.Load().free))
+	gauge(etcdDesc, flag(c.server.place.Reachable()))
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
 	}
-	gauge(etcdDesc, reachable)
+	return 0
 }
 
 // sessionCount returns how many sessions the holder knows.

@@ -2,6 +2,7 @@ package mds
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -173,6 +174,13 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 		return
 	}
 	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
+	if !room(h.room.Load()).takes(kind, op) {
+		if !op.Again {
+			w.done(nil, fserr.New(fserr.NoSpace, "shard "+h.shard.String(), errors.New(h.readOnly())))
+			return
+		}
+		command.AnsweredOnly = true // what became of the first copy is in the log
+	}
 	encoded, err := command.MarshalVT()
 	if err != nil {
 		w.done(nil, fserr.New(fserr.Malformed, "encode", err))

@@ -128,6 +128,9 @@ func (t *tenure) scan(r shard.Reader, subtree base.SubtreeID, limit int64, held 
 		return false
 	}
 	err = namespace.Orphans(r, t.h.shard, subtree, 0, func(o namespace.OrphanInfo) bool {
+		if o.Bytes > 0 && held != nil {
+			t.waiting.purges(base.DataID(o.Ino), o.Bytes)
+		}
 		return take(&due.orphans, o.Ino, o.SinceNS)
 	})
 	if err == nil {

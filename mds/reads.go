@@ -133,7 +133,7 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 		if size < batchBytes {
 			result = b.h.machine.Query(r, op)
 		}
-		st.complete(b, op, b.kinds[i], result)
+		st.complete(b, r, op, b.kinds[i], result)
 		kinds[i] = fserr.Kind(result.Error)
 		answers[i] = outcome{op.Id, encodeResult(result)}
 		size += len(answers[i].result)
@@ -142,7 +142,7 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 }
 
 // complete adds to an answer what only the node knows.
-func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
+func (st *opStream) complete(b *readBatch, r shard.Reader, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
 	st.grantRead(result, b.started)
 	switch {
 	case fserr.Kind(result.Error) == fserr.Moved:
@@ -150,10 +150,13 @@ func (st *opStream) complete(b *readBatch, op *canopyv1.Op, kind opType, result 
 	case fserr.Kind(result.Error) == fserr.Busy:
 		result.RetryAfterMs = retryAfterMS()
 	case kind == opStatFs:
-		var queued uint64
+		var waiting uint64
 		if t := b.h.tenure(); t != nil {
-			queued = t.queuedBytes.Load()
+			var err error
+			if waiting, err = t.waitingBytes(r); err != nil {
+				st.server.log.Warn("what waits for deletion could not be counted", "shard", b.h.shard, "error", err)
+			}
 		}
-		st.server.usage.fill(result, queued)
+		st.server.usage.fill(result, waiting)
 	}
 }

@@ -39,6 +39,7 @@ type Server struct {
 	events  *eventHub
 	usage   *usageCache
 	signer  capability.Signer
+	disk    *disk
 	ownData *data.Data      // nil: the configuration's is used
 	reads   chan *readBatch // to the goroutines that answer them; has no buffer
 	started time.Time

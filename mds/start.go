@@ -80,6 +80,10 @@ func (s *Server) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	s.disk = &disk{path: s.dir.path, usage: s.config.DiskUsage, reserve: s.config.DiskReserve}
+	if err := s.disk.startable(); err != nil {
+		return err
+	}
 	if s.metrics, err = newMetrics(s.config.Registerer); err != nil {
 		return err
 	}
@@ -203,6 +207,7 @@ func (s *Server) openState() (err error) {
 		ValueCacheBytes: s.config.CacheBytes / 4,
 		Logger:          s.log,
 		Registerer:      s.config.Registerer,
+		OnFatal:         s.config.OnDiskFailed,
 	})
 	if err != nil {
 		return err
@@ -226,6 +231,7 @@ func (s *Server) openState() (err error) {
 		LeaseDuration:   s.config.LeaseDuration,
 		OnHolderChange:  s.onHolderChange,
 		OnReplicaFailed: s.onReplicaFailed,
+		OnDiskFailed:    s.config.OnDiskFailed,
 	})
 	if err != nil {
 		return err
@@ -242,6 +248,7 @@ func (s *Server) serve() {
 	s.alive = s.place.KeepNodeAlive(s.info)
 	s.takeKeys(time.Now())
 	s.tasks.Go(func() error { s.followKeys(s.run); return nil })
+	s.tasks.Go(func() error { s.watchDisk(s.run); return nil })
 	s.tasks.Go(func() error { s.followMap(s.run); return nil })
 	s.tasks.Go(func() error { s.publishLoop(s.run); return nil })
 	s.tasks.Go(func() error { s.usage.loop(s.run, s.config.DefaultLayout); return nil })

@@ -40,7 +40,7 @@ func (u *usageCache) loop(ctx context.Context, layout *canopyv1.Layout) {
 
 // fill puts the capacity into an answer. What waits for deletion counts as free
 // already (FUSE K17). In a quota it is the quota's, as far as there is space for it.
-func (u *usageCache) fill(result *canopyv1.Result, queuedBytes uint64) {
+func (u *usageCache) fill(result *canopyv1.Result, waitingBytes uint64) {
 	now := u.last.Load()
 	if now == nil || result.Error != 0 {
 		return
@@ -49,7 +49,7 @@ func (u *usageCache) fill(result *canopyv1.Result, queuedBytes uint64) {
 		result.Statfs = &canopyv1.StatFs{}
 	}
 	result.Statfs.TotalBytes = now.total
-	result.Statfs.FreeBytes = min(now.free+queuedBytes, now.total)
+	result.Statfs.FreeBytes = min(now.free+waitingBytes, now.total)
 	if s := result.Statfs; s.QuotaBytes > 0 {
 		s.TotalBytes, s.FreeBytes = s.QuotaBytes, min(s.FreeBytes, s.QuotaFreeBytes)
 	}

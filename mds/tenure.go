@@ -31,8 +31,7 @@ type tenure struct {
 	// activity counts what may have made work for the background: workers look
 	// again only when it moved.
 	activity atomic.Uint64
-	// queuedBytes waits for deletion, as far as sizes are known (FUSE K17).
-	queuedBytes atomic.Uint64
+	waiting  waiting
 
 	mu      sync.Mutex
 	clients map[base.ClientID]*clientState

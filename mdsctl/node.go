@@ -25,6 +25,9 @@ type nodeRow struct {
 	Version       string   `json:"version,omitempty"`
 	UptimeSeconds int64    `json:"uptime_seconds"`
 	EtcdReachable bool     `json:"etcd_reachable"`
+	DiskFull      bool     `json:"disk_full"`
+	DiskFree      uint64   `json:"disk_free_bytes"`
+	DiskReserve   uint64   `json:"disk_reserve_bytes"`
 	MapRevision   uint64   `json:"map_revision"`
 	Held          []uint64 `json:"shards_held"`
 	Led           []uint64 `json:"shards_led"`
@@ -43,6 +46,7 @@ func nodeRows(reports []*inspect.NodeReport) []nodeRow {
 			Node: n.GetNode(), Address: n.GetAddress(), RaftAddress: n.GetRaftAddress(), HTTPAddress: n.GetHttpAddress(),
 			Host: n.GetHost(), Pid: pidHere(n.GetHost(), n.GetPid(), here), Alive: n.GetAlive(), Answers: r.Err == nil,
 			Version: r.Status.GetVersion(), UptimeSeconds: r.Status.GetUptimeSeconds(), EtcdReachable: r.Status.GetEtcdReachable(),
+			DiskFull: r.Status.GetDiskFull(), DiskFree: r.Status.GetDiskFreeBytes(), DiskReserve: r.Status.GetDiskReserveBytes(),
 			MapRevision: r.Status.GetMapRevision(), Held: []uint64{}, Led: []uint64{}, Drained: r.Status.GetDrained(), Replicas: len(r.Shards),
 			Labels: n.GetLabels(), Error: errText(r.Err),
 		}

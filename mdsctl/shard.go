@@ -21,7 +21,9 @@ type shardRow struct {
 	Sessions   uint64       `json:"sessions"`
 	Orphans    uint64       `json:"orphans"`
 	Deletions  uint64       `json:"deletions_queued"`
+	Waiting    uint64       `json:"waiting_bytes"` // for deletion: df counts them as free
 	QueueDepth uint64       `json:"queue_depth"`
+	ReadOnly   string       `json:"read_only,omitempty"` // why it takes nothing new
 	Replicas   []replicaRow `json:"replicas"`
 }
 
@@ -53,6 +55,7 @@ func shardRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []shardR
 			if rr.Holder || row.HolderNode == 0 && rr.Leader {
 				row.Sessions, row.Orphans = st.GetSessions(), st.GetOrphans()
 				row.Deletions, row.QueueDepth = st.GetDeletionsQueued(), st.GetQueueDepth()
+				row.Waiting, row.ReadOnly = st.GetWaitingBytes(), st.GetReadOnly()
 			}
 		}
 		for i := range row.Replicas {

@@ -132,6 +132,10 @@ func (r *statusReport) findProblems(more []string) {
 		case !n.EtcdReachable:
 			r.problem("node %d cannot reach etcd: known clients are served, the map does not change", n.Node)
 		}
+		if n.DiskFull {
+			r.problem("the disk of node %d is full: %s free, %s are kept in reserve; its shards take only deletions", n.Node,
+				bytesText(n.DiskFree), bytesText(n.DiskReserve))
+		}
 	}
 	for _, s := range r.Shards {
 		r.shardProblems(s)
@@ -152,6 +156,9 @@ func (r *statusReport) shardProblems(s shardRow) {
 		r.problem("shard %d is down: %d of %d replicas run, a majority is needed", s.Shard, running, len(s.Replicas))
 	case s.HolderNode == 0 && s.LeaderNode == 0:
 		r.problem("shard %d has no leader: its nodes may be electing one, or cannot reach each other", s.Shard)
+	}
+	if s.ReadOnly != "" {
+		r.problem("shard %d is read-only: %s", s.Shard, s.ReadOnly)
 	}
 	for _, x := range s.Replicas {
 		switch {
@@ -192,6 +199,15 @@ func (r *statusReport) dataProblems() {
 	}
 }
 
+// waiting is how many bytes of deleted files are still on data servers, one copy
+// counted.
+func (r *statusReport) waiting() (bytes uint64) {
+	for _, s := range r.Shards {
+		bytes += s.Waiting
+	}
+	return bytes
+}
+
 func writeStatus(t *table, r *statusReport) {
 	t.line(fmt.Sprintf("cluster %s, map revision %d (from %s)", r.Cluster, r.MapRevision, r.Asked))
 	t.title("")
@@ -217,6 +233,9 @@ func writeStatus(t *table, r *statusReport) {
 	t.title("")
 	writePools(t, poolReport{Pools: r.Pools, Servers: r.Servers})
 	t.title("")
+	if waiting := r.waiting(); waiting > 0 {
+		t.line(fmt.Sprintf("%s of deleted files wait to go from the data servers (df counts them as free)", bytesText(waiting)))
+	}
 	t.line(fmt.Sprintf("capacity: %s on data servers that are up, %s free (copies counted)", bytesText(r.Capacity.TotalBytes), bytesText(r.Capacity.FreeBytes)))
 	if len(r.Problems) == 0 {
 		t.line("no problems")

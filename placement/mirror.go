@@ -176,7 +176,7 @@ func (m *mirror) wrote(key string, value []byte, revision int64) (routing, data 
 // routing builds the routing map.
 func (m *mirror) routing() *Map {
 	out := &canopyv1.PlacementMap{Revision: uint64(m.routingRevision)}
-	live := map[uint64]uint64{} // node -> incarnation
+	live := map[uint64]*canopyv1.NodeInfo{}
 	holders := map[uint64]*canopyv1.ShardInfo{}
 	for key, r := range m.records {
 		switch message := r.message.(type) {
@@ -184,7 +184,7 @@ func (m *mirror) routing() *Map {
 			out.Cluster, out.Format = message.Cluster, message.Format
 		case *canopyv1.NodeInfo:
 			if strings.HasPrefix(key, "live/") {
-				live[message.Node] = message.Incarnation
+				live[message.Node] = message
 			} else {
 				out.Nodes = append(out.Nodes, proto.CloneOf(message))
 			}
@@ -201,8 +201,9 @@ func (m *mirror) routing() *Map {
 		}
 	}
 	for _, n := range out.Nodes {
-		incarnation, ok := live[n.Node]
-		n.Alive = ok && incarnation == n.Incarnation
+		now := live[n.Node]
+		n.Alive = now != nil && now.Incarnation == n.Incarnation
+		n.DiskFull = n.Alive && now.DiskFull
 	}
 	for _, s := range out.Shards {
 		if h := holders[s.Shard]; h != nil {

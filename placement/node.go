@@ -91,7 +91,17 @@ func (s *Store) ClaimNode(ctx context.Context, info *canopyv1.NodeInfo, stored u
 
 // KeepNodeAlive makes the node appear as alive until the registration is closed.
 func (s *Store) KeepNodeAlive(info *canopyv1.NodeInfo) *Registration {
-	return s.register(s.key("live", "nodes", idString(info.Node)), &canopyv1.NodeInfo{Node: info.Node, Incarnation: info.Incarnation})
+	return s.register(s.key("live", "nodes", idString(info.Node)), aliveRecord(info, false))
+}
+
+// TellDiskFull changes what the map says of a node that is kept alive.
+func (r *Registration) TellDiskFull(info *canopyv1.NodeInfo, full bool) {
+	r.Update(aliveRecord(info, full))
+}
+
+// aliveRecord is what stands under a node's lease.
+func aliveRecord(info *canopyv1.NodeInfo, diskFull bool) *canopyv1.NodeInfo {
+	return &canopyv1.NodeInfo{Node: info.Node, Incarnation: info.Incarnation, DiskFull: diskFull}
 }
 
 // AllocateNode returns a fresh node id.

@@ -136,14 +136,19 @@ func (b *batch) run(c *canopyv1.Command) ([]byte, error) {
 	if c.Op.Subtree == uint64(base.ShardMeta) {
 		return encodeOutcome(b.runSession(c.Op))
 	}
-	return b.runClient(c.Op)
+	return b.runClient(c.Op, c.AnsweredOnly)
 }
 
 // runClient runs an operation on the namespace, exactly once (PROTOCOLS C2, C3).
-func (b *batch) runClient(op *canopyv1.Op) ([]byte, error) {
+// With answeredOnly one that was not executed yet is refused for want of space, for
+// good: whatever copy of it comes later gets that answer too.
+func (b *batch) runClient(op *canopyv1.Op, answeredOnly bool) ([]byte, error) {
 	handler := applyHandler(op)
 	if handler == nil {
 		return encode(failure(fserr.Malformed))
+	}
+	if answeredOnly {
+		handler = func(*batch, *canopyv1.Op) (*canopyv1.Result, error) { return nil, fserr.NoSpace }
 	}
 	s := b.m.subtrees[base.SubtreeID(op.Subtree)]
 	if s == nil {

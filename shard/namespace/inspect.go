@@ -51,6 +51,7 @@ type OrphanInfo struct {
 	Ino       base.Ino
 	SinceNS   int64 // when it lost its last name
 	Directory bool
+	Bytes     uint64 // that one copy of its data takes
 }
 
 // Orphans lists the orphans of a subtree above ino after (PROTOCOLS H2).
@@ -65,7 +66,11 @@ func Orphans(r shard.Reader, id base.ShardID, subtree base.SubtreeID, after base
 			return false, err
 		}
 		ino, _, _ := schema.InoOf(key)
-		return fn(OrphanInfo{subtree, base.Ino(ino), o.SinceNS, o.Inode == nil}), nil
+		info := OrphanInfo{Subtree: subtree, Ino: base.Ino(ino), SinceNS: o.SinceNS, Directory: o.Inode == nil}
+		if o.Inode != nil {
+			info.Bytes = o.Inode.AllocatedBytes
+		}
+		return fn(info), nil
 	})
 }
 

@@ -80,6 +80,10 @@ type Config struct {
 	// process is about to stop.
 	OnReplicaFailed func(shard base.ShardID, err error)
 
+	// OnDiskFailed is called when the Raft log cannot be written, as on a disk
+	// without space. Dragonboat panics when it returns; nil: at once.
+	OnDiskFailed func(err error)
+
 	plainLog bool // without logFS, to measure what it gains
 	// interfere lets a test lose, delay and repeat proposals.
 	interfere func(toRaft proposeFunc) proposeFunc

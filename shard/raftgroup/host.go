@@ -82,7 +82,7 @@ func NewHost(cfg Config) (h *Host, err error) {
 	dragonlog.Quiet()
 	h = &Host{
 		cfg: cfg, clock: cfg.Clock, begun: time.Now(), log: cfg.Logger, groups: make(map[base.ShardID]*Group),
-		lock: lock, fs: newLogFS(),
+		lock: lock, fs: newLogFS(cfg.OnDiskFailed),
 	}
 	h.logs = &logFactory{LogDBFactory: tan.Factory, arrived: h.entriesArrived}
 	h.metrics = newHostMetrics(cfg.Registerer)

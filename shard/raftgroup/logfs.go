@@ -24,6 +24,7 @@ import (
 // before tan opens it (trimLogs).
 type logFS struct {
 	vfs.FS
+	failed  func(error) // told of what cannot be written; nil: nobody
 	fillers sync.WaitGroup
 
 	mu   sync.Mutex
@@ -37,21 +38,50 @@ const (
 	logAheadBytes = 2 << 20
 )
 
-func newLogFS() *logFS { return &logFS{FS: vfs.Default, open: make(map[string]*logFile)} }
+func newLogFS(failed func(error)) *logFS {
+	return &logFS{FS: vfs.Default, failed: failed, open: make(map[string]*logFile)}
+}
+
+// tell tells of an error that Dragonboat panics at, and returns it.
+func (fs *logFS) tell(err error) error {
+	if err != nil && fs.failed != nil {
+		fs.failed(err)
+	}
+	return err
+}
+
+// checkedFile tells of what cannot be written.
+type checkedFile struct {
+	vfs.File
+	fs *logFS
+}
+
+func (f *checkedFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	return n, f.fs.tell(err)
+}
+
+func (f *checkedFile) Sync() error { return f.fs.tell(f.File.Sync()) }
 
 func isLogFile(name string) bool {
 	return strings.HasSuffix(name, ".log") && filepath.Base(filepath.Dir(filepath.Dir(name))) == "tandb"
 }
 
+// ofLog tells whether a file is one of tan's.
+func ofLog(name string) bool { return strings.Contains(name, "/tandb/") }
+
 // Create makes a file; a log file with its first blocks written.
 func (fs *logFS) Create(name string) (vfs.File, error) {
 	f, err := fs.FS.Create(name)
-	if err != nil || !isLogFile(name) {
+	if !ofLog(name) {
 		return f, err
 	}
+	if err != nil {
+		return nil, fs.tell(err)
+	}
 	osf, ok := f.(*os.File)
-	if !ok {
-		return f, nil
+	if !ok || !isLogFile(name) {
+		return &checkedFile{f, fs}, nil
 	}
 	lf := &logFile{File: f, fs: fs, name: name, fd: int(osf.Fd())}
 	lf.cond.L = &lf.mu
@@ -116,6 +146,7 @@ func (f *logFile) Write(p []byte) (int, error) {
 	}
 	f.mu.Unlock()
 	n, err := f.File.Write(p)
+	_ = f.fs.tell(err) // it is returned
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.size += int64(n)
@@ -179,7 +210,7 @@ func zeros() []byte {
 }
 
 // Sync makes the log durable up to its end.
-func (f *logFile) Sync() error { return unix.Fdatasync(f.fd) }
+func (f *logFile) Sync() error { return f.fs.tell(unix.Fdatasync(f.fd)) }
 
 // Close cuts the file at the log's end.
 func (f *logFile) Close() error {
@@ -195,6 +226,7 @@ func (f *logFile) Close() error {
 	if serr := f.File.Sync(); err == nil {
 		err = serr
 	}
+	_ = f.fs.tell(err)
 	if cerr := f.File.Close(); err == nil {
 		err = cerr
 	}

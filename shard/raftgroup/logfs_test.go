@@ -60,7 +60,7 @@ func wantEntries(t *testing.T, db raftio.ILogDB, first, n uint64) {
 // tan reads its log while it is being written ahead, and after a switch of files.
 func TestLogFSHidesTheZeros(t *testing.T) {
 	dir := t.TempDir()
-	fs := newLogFS()
+	fs := newLogFS(nil)
 	db := openTan(t, dir, fs)
 	total := uint64(0)
 	for _, step := range []struct {
@@ -75,7 +75,7 @@ func TestLogFSHidesTheZeros(t *testing.T) {
 		t.Fatal(err)
 	}
 	fs.wait()
-	db = openTan(t, dir, newLogFS())
+	db = openTan(t, dir, newLogFS(nil))
 	wantEntries(t, db, 1, total)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestLogFSHidesTheZeros(t *testing.T) {
 // every entry whose save returned before.
 func TestLogSurvivesACrash(t *testing.T) {
 	dir := t.TempDir()
-	fs := newLogFS()
+	fs := newLogFS(nil)
 	db := openTan(t, dir, fs)
 	rng := rand.New(rand.NewPCG(1, 2))
 	total := uint64(0)
@@ -102,7 +102,7 @@ func TestLogSurvivesACrash(t *testing.T) {
 		if err := trimLogs(crashed, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
-		other := openTan(t, crashed, newLogFS())
+		other := openTan(t, crashed, newLogFS(nil))
 		wantEntries(t, other, 1, total)
 		if err := other.Close(); err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func tearTail(t *testing.T, dir string, rng *rand.Rand, round int) {
 // A record damaged in the midst of the log is an error, not the log's end.
 func TestDamagedLogIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	fs := newLogFS()
+	fs := newLogFS(nil)
 	db := openTan(t, dir, fs)
 	saveEntries(t, db, 1, 8, 4<<20)
 	if err := db.Close(); err != nil {
@@ -179,7 +179,7 @@ func TestLogFileAgainstFiller(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	fs := newLogFS()
+	fs := newLogFS(nil)
 	path := filepath.Join(dir, "000001.log")
 	f, err := fs.Create(path)
 	if err != nil {

@@ -12,7 +12,10 @@ import (
 var errNotExist = fs.ErrNotExist
 
 // pebbleLog sends Pebble's log to ours.
-type pebbleLog struct{ log *slog.Logger }
+type pebbleLog struct {
+	log   *slog.Logger
+	fatal func(error)
+}
 
 func (l pebbleLog) Infof(format string, args ...any) {
 	l.log.Debug("pebble: " + fmt.Sprintf(format, args...))
@@ -25,6 +28,9 @@ func (l pebbleLog) Errorf(format string, args ...any) {
 // Fatalf is called where going on would lose data.
 func (l pebbleLog) Fatalf(format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
+	if l.fatal != nil {
+		l.fatal(errors.New("store: " + msg))
+	}
 	l.log.Error("pebble: " + msg)
 	panic("pebble: " + msg)
 }

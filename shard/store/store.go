@@ -40,6 +40,9 @@ type Options struct {
 	ValueCacheBytes int64
 	Logger          *slog.Logger          // nil: none
 	Registerer      prometheus.Registerer // nil: none
+	// OnFatal is called when going on would lose data, as on a disk without space
+	// for the store's list of files. nil, and when it returns: a panic.
+	OnFatal func(err error)
 }
 
 // Store is one node's store. Its methods are safe for concurrent use.
@@ -111,7 +114,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       32,
 		BytesPerSync:                1 << 20,
-		Logger:                      pebbleLog{s.log},
+		Logger:                      pebbleLog{s.log, o.OnFatal},
 	}
 	// A4: without a WAL an ingest that waits in the queue of memtables would not
 	// be durable when the call returns.

@@ -81,7 +81,7 @@ func TestIdentity(t *testing.T) {
 
 func TestForeignDatabaseIsRefused(t *testing.T) {
 	fs := vfs.NewMem()
-	db, err := pebble.Open("store", &pebble.Options{FS: fs, Logger: pebbleLog{nolog()}})
+	db, err := pebble.Open("store", &pebble.Options{FS: fs, Logger: pebbleLog{nolog(), nil}})
 	check(t, err)
 	check(t, db.Set([]byte("somebody's key"), nil, pebble.NoSync), db.Close())
 	if _, err := openAt(t, fs, nil); !errors.Is(err, fserr.NotSupported) {

@@ -170,6 +170,7 @@ type NodeInfo struct {
 	Incarnation   uint64                 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Alive         bool                   `protobuf:"varint,9,opt,name=alive,proto3" json:"alive,omitempty"` // its etcd lease stands
 	NodeHostId    string                 `protobuf:"bytes,10,opt,name=node_host_id,json=nodeHostId,proto3" json:"node_host_id,omitempty"`
+	DiskFull      bool                   `protobuf:"varint,90,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"` // less is free below its data directory than it keeps in reserve
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +273,13 @@ func (x *NodeInfo) GetNodeHostId() string {
 		return x.NodeHostId
 	}
 	return ""
+}
+
+func (x *NodeInfo) GetDiskFull() bool {
+	if x != nil {
+		return x.DiskFull
+	}
+	return false
 }
 
 type ShardInfo struct {
@@ -607,16 +615,20 @@ func (*StatusRequest) Descriptor() ([]byte, []int) {
 }
 
 type StatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Node          uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	MapRevision   uint64                 `protobuf:"varint,4,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"`
-	EtcdReachable bool                   `protobuf:"varint,5,opt,name=etcd_reachable,json=etcdReachable,proto3" json:"etcd_reachable,omitempty"`
-	UptimeSeconds int64                  `protobuf:"varint,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
-	Drained       bool                   `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"` // holds no shards until it is resumed
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Cluster          string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Node             uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	Version          string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	MapRevision      uint64                 `protobuf:"varint,4,opt,name=map_revision,json=mapRevision,proto3" json:"map_revision,omitempty"`
+	EtcdReachable    bool                   `protobuf:"varint,5,opt,name=etcd_reachable,json=etcdReachable,proto3" json:"etcd_reachable,omitempty"`
+	UptimeSeconds    int64                  `protobuf:"varint,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
+	Drained          bool                   `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"`                                        // holds no shards until it is resumed
+	DiskTotalBytes   uint64                 `protobuf:"varint,90,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"` // below the data directory
+	DiskFreeBytes    uint64                 `protobuf:"varint,91,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	DiskReserveBytes uint64                 `protobuf:"varint,92,opt,name=disk_reserve_bytes,json=diskReserveBytes,proto3" json:"disk_reserve_bytes,omitempty"` // with less free the node's shards take nothing new
+	DiskFull         bool                   `protobuf:"varint,93,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -694,6 +706,34 @@ func (x *StatusResponse) GetUptimeSeconds() int64 {
 func (x *StatusResponse) GetDrained() bool {
 	if x != nil {
 		return x.Drained
+	}
+	return false
+}
+
+func (x *StatusResponse) GetDiskTotalBytes() uint64 {
+	if x != nil {
+		return x.DiskTotalBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiskFreeBytes() uint64 {
+	if x != nil {
+		return x.DiskFreeBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiskReserveBytes() uint64 {
+	if x != nil {
+		return x.DiskReserveBytes
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiskFull() bool {
+	if x != nil {
+		return x.DiskFull
 	}
 	return false
 }
@@ -804,8 +844,10 @@ type ShardStatus struct {
 	Sessions        uint64                 `protobuf:"varint,14,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Orphans         uint64                 `protobuf:"varint,15,opt,name=orphans,proto3" json:"orphans,omitempty"`
 	DeletionsQueued uint64                 `protobuf:"varint,16,opt,name=deletions_queued,json=deletionsQueued,proto3" json:"deletions_queued,omitempty"`
-	Error           string                 `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`             // why the replica is stopped, if it is
-	Members         []uint64               `protobuf:"varint,18,rep,packed,name=members,proto3" json:"members,omitempty"` // replicas of the Raft group as of applied_index
+	Error           string                 `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`                                    // why the replica is stopped, if it is
+	Members         []uint64               `protobuf:"varint,18,rep,packed,name=members,proto3" json:"members,omitempty"`                        // replicas of the Raft group as of applied_index
+	WaitingBytes    uint64                 `protobuf:"varint,91,opt,name=waiting_bytes,json=waitingBytes,proto3" json:"waiting_bytes,omitempty"` // of files that are unlinked and not open, and of data queued for deletion
+	ReadOnly        string                 `protobuf:"bytes,90,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`              // why the holder takes nothing new; empty: it does
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -964,6 +1006,20 @@ func (x *ShardStatus) GetMembers() []uint64 {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *ShardStatus) GetWaitingBytes() uint64 {
+	if x != nil {
+		return x.WaitingBytes
+	}
+	return 0
+}
+
+func (x *ShardStatus) GetReadOnly() string {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return ""
 }
 
 type SubtreeStatus struct {
@@ -1908,7 +1964,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x06shards\x18\x04 \x03(\v2\x14.canopy.v1.ShardInfoR\x06shards\x123\n" +
 	"\bsubtrees\x18\x05 \x03(\v2\x17.canopy.v1.SubtreeRouteR\bsubtrees\x122\n" +
 	"\bservices\x18\x06 \x03(\v2\x16.canopy.v1.ServiceInfoR\bservices\x12\x16\n" +
-	"\x06format\x18\a \x01(\rR\x06format\"\x96\x02\n" +
+	"\x06format\x18\a \x01(\rR\x06format\"\xb3\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x04R\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +
@@ -1921,7 +1977,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05alive\x18\t \x01(\bR\x05alive\x12 \n" +
 	"\fnode_host_id\x18\n" +
 	" \x01(\tR\n" +
-	"nodeHostId\"\xec\x01\n" +
+	"nodeHostId\x12\x1b\n" +
+	"\tdisk_full\x18Z \x01(\bR\bdiskFull\"\xec\x01\n" +
 	"\tShardInfo\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x122\n" +
 	"\breplicas\x18\x02 \x03(\v2\x16.canopy.v1.ReplicaInfoR\breplicas\x12\x1f\n" +
@@ -1947,7 +2004,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x06leader\x18\x05 \x01(\bR\x06leader\x12\x10\n" +
 	"\x03pid\x18\x06 \x01(\rR\x03pid\x12\x12\n" +
 	"\x04host\x18\a \x01(\tR\x04host\"\x0f\n" +
-	"\rStatusRequest\"\xe3\x01\n" +
+	"\rStatusRequest\"\x80\x03\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x18\n" +
@@ -1955,11 +2012,15 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\fmap_revision\x18\x04 \x01(\x04R\vmapRevision\x12%\n" +
 	"\x0eetcd_reachable\x18\x05 \x01(\bR\retcdReachable\x12%\n" +
 	"\x0euptime_seconds\x18\x06 \x01(\x03R\ruptimeSeconds\x12\x18\n" +
-	"\adrained\x18\a \x01(\bR\adrained\"*\n" +
+	"\adrained\x18\a \x01(\bR\adrained\x12(\n" +
+	"\x10disk_total_bytes\x18Z \x01(\x04R\x0ediskTotalBytes\x12&\n" +
+	"\x0fdisk_free_bytes\x18[ \x01(\x04R\rdiskFreeBytes\x12,\n" +
+	"\x12disk_reserve_bytes\x18\\ \x01(\x04R\x10diskReserveBytes\x12\x1b\n" +
+	"\tdisk_full\x18] \x01(\bR\bdiskFull\"*\n" +
 	"\x12ShardStatusRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"E\n" +
 	"\x13ShardStatusResponse\x12.\n" +
-	"\x06shards\x18\x01 \x03(\v2\x16.canopy.v1.ShardStatusR\x06shards\"\xbb\x04\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.canopy.v1.ShardStatusR\x06shards\"\xfd\x04\n" +
 	"\vShardStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\x04R\areplica\x12\x12\n" +
@@ -1981,7 +2042,9 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\aorphans\x18\x0f \x01(\x04R\aorphans\x12)\n" +
 	"\x10deletions_queued\x18\x10 \x01(\x04R\x0fdeletionsQueued\x12\x14\n" +
 	"\x05error\x18\x11 \x01(\tR\x05error\x12\x18\n" +
-	"\amembers\x18\x12 \x03(\x04R\amembers\"\xa8\x01\n" +
+	"\amembers\x18\x12 \x03(\x04R\amembers\x12#\n" +
+	"\rwaiting_bytes\x18[ \x01(\x04R\fwaitingBytes\x12\x1b\n" +
+	"\tread_only\x18Z \x01(\tR\breadOnly\"\xa8\x01\n" +
 	"\rSubtreeStatus\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +

@@ -185,6 +185,18 @@ func (m *NodeInfo) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DiskFull {
+		i--
+		if m.DiskFull {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd0
+	}
 	if len(m.NodeHostId) > 0 {
 		i -= len(m.NodeHostId)
 		copy(dAtA[i:], m.NodeHostId)
@@ -574,6 +586,39 @@ func (m *StatusResponse) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DiskFull {
+		i--
+		if m.DiskFull {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xe8
+	}
+	if m.DiskReserveBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DiskReserveBytes))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xe0
+	}
+	if m.DiskFreeBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DiskFreeBytes))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd8
+	}
+	if m.DiskTotalBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DiskTotalBytes))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd0
+	}
 	if m.Drained {
 		i--
 		if m.Drained {
@@ -738,6 +783,22 @@ func (m *ShardStatus) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.WaitingBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WaitingBytes))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd8
+	}
+	if len(m.ReadOnly) > 0 {
+		i -= len(m.ReadOnly)
+		copy(dAtA[i:], m.ReadOnly)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.ReadOnly)))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd2
 	}
 	if len(m.Members) > 0 {
 		var pksize2 int
@@ -1759,6 +1820,9 @@ func (m *NodeInfo) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.DiskFull {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1909,6 +1973,18 @@ func (m *StatusResponse) SizeVT() (n int) {
 	if m.Drained {
 		n += 2
 	}
+	if m.DiskTotalBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DiskTotalBytes))
+	}
+	if m.DiskFreeBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DiskFreeBytes))
+	}
+	if m.DiskReserveBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DiskReserveBytes))
+	}
+	if m.DiskFull {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2009,6 +2085,13 @@ func (m *ShardStatus) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 2 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	l = len(m.ReadOnly)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.WaitingBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.WaitingBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2944,6 +3027,26 @@ func (m *NodeInfo) UnmarshalVT(dAtA []byte) error {
 			}
 			m.NodeHostId = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 90:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DiskFull", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.DiskFull = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3855,6 +3958,83 @@ func (m *StatusResponse) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Drained = bool(v != 0)
+		case 90:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DiskTotalBytes", wireType)
+			}
+			m.DiskTotalBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DiskTotalBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 91:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DiskFreeBytes", wireType)
+			}
+			m.DiskFreeBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DiskFreeBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 92:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DiskReserveBytes", wireType)
+			}
+			m.DiskReserveBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DiskReserveBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 93:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DiskFull", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.DiskFull = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4489,6 +4669,57 @@ func (m *ShardStatus) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Members", wireType)
+			}
+		case 90:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ReadOnly", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.ReadOnly = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
+		case 91:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WaitingBytes", wireType)
+			}
+			m.WaitingBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WaitingBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
 			}
 		default:
 			iNdEx = preIndex

@@ -411,6 +411,7 @@ type Op struct {
 	Subtree uint64                 `protobuf:"varint,3,opt,name=subtree,proto3" json:"subtree,omitempty"` // 0: the shard itself (open and close of sessions)
 	Epoch   uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`     // the subtree's epoch as the client believes; 0: not known
 	Cred    *Credential            `protobuf:"bytes,5,opt,name=cred,proto3" json:"cred,omitempty"`
+	Again   bool                   `protobuf:"varint,90,opt,name=again,proto3" json:"again,omitempty"` // it may have been executed: a copy went out before
 	// Types that are valid to be assigned to Call:
 	//
 	//	*Op_Lookup
@@ -516,6 +517,13 @@ func (x *Op) GetCred() *Credential {
 		return x.Cred
 	}
 	return nil
+}
+
+func (x *Op) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
 }
 
 func (x *Op) GetCall() isOp_Call {
@@ -4483,13 +4491,14 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\x93\x10\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\xa9\x10\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
 	"\asubtree\x18\x03 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12)\n" +
-	"\x04cred\x18\x05 \x01(\v2\x15.canopy.v1.CredentialR\x04cred\x12/\n" +
+	"\x04cred\x18\x05 \x01(\v2\x15.canopy.v1.CredentialR\x04cred\x12\x14\n" +
+	"\x05again\x18Z \x01(\bR\x05again\x12/\n" +
 	"\x06lookup\x18\x10 \x01(\v2\x15.canopy.v1.LookupCallH\x00R\x06lookup\x123\n" +
 	"\bget_attr\x18\x11 \x01(\v2\x16.canopy.v1.GetAttrCallH\x00R\agetAttr\x125\n" +
 	"\breadlink\x18\x12 \x01(\v2\x17.canopy.v1.ReadlinkCallH\x00R\breadlink\x123\n" +

@@ -203,6 +203,18 @@ func (m *Op) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i -= size
 	}
+	if m.Again {
+		i--
+		if m.Again {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd0
+	}
 	if m.Cred != nil {
 		size, err := m.Cred.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -4368,6 +4380,9 @@ func (m *Op) SizeVT() (n int) {
 	if vtmsg, ok := m.Call.(interface{ SizeVT() int }); ok {
 		n += vtmsg.SizeVT()
 	}
+	if m.Again {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -7957,6 +7972,26 @@ func (m *Op) UnmarshalVT(dAtA []byte) error {
 				m.Call = &Op_SetPolicy{SetPolicy: v}
 			}
 			iNdEx = postIndex
+		case 90:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Again", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Again = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -250,6 +250,8 @@ type Command struct {
 	Client uint64                 `protobuf:"varint,1,opt,name=client,proto3" json:"client,omitempty"`
 	Floor  uint64                 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
 	Op     *Op                    `protobuf:"bytes,3,opt,name=op,proto3" json:"op,omitempty"` // op.seq != 0
+	// The holder has no space for it: a repetition is answered, anything else is NO_SPACE.
+	AnsweredOnly bool `protobuf:"varint,90,opt,name=answered_only,json=answeredOnly,proto3" json:"answered_only,omitempty"`
 	// The holder's own commands; none has a client.
 	//
 	// Types that are valid to be assigned to Own:
@@ -316,6 +318,13 @@ func (x *Command) GetOp() *Op {
 		return x.Op
 	}
 	return nil
+}
+
+func (x *Command) GetAnsweredOnly() bool {
+	if x != nil {
+		return x.AnsweredOnly
+	}
+	return false
 }
 
 func (x *Command) GetOwn() isCommand_Own {
@@ -995,11 +1004,12 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
 	"durationMs\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\x04R\binstance\"\xcd\x04\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\xf2\x04\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +
-	"\x02op\x18\x03 \x01(\v2\r.canopy.v1.OpR\x02op\x12;\n" +
+	"\x02op\x18\x03 \x01(\v2\r.canopy.v1.OpR\x02op\x12#\n" +
+	"\ranswered_only\x18Z \x01(\bR\fansweredOnly\x12;\n" +
 	"\tbootstrap\x18\x10 \x01(\v2\x1b.canopy.v1.BootstrapCommandH\x00R\tbootstrap\x12B\n" +
 	"\fend_sessions\x18\x11 \x01(\v2\x1d.canopy.v1.EndSessionsCommandH\x00R\vendSessions\x12/\n" +
 	"\x05purge\x18\x12 \x01(\v2\x17.canopy.v1.PurgeCommandH\x00R\x05purge\x12E\n" +

@@ -194,6 +194,18 @@ func (m *Command) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i -= size
 	}
+	if m.AnsweredOnly {
+		i--
+		if m.AnsweredOnly {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xd0
+	}
 	if m.Op != nil {
 		size, err := m.Op.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -988,6 +1000,9 @@ func (m *Command) SizeVT() (n int) {
 	}
 	if vtmsg, ok := m.Own.(interface{ SizeVT() int }); ok {
 		n += vtmsg.SizeVT()
+	}
+	if m.AnsweredOnly {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2070,6 +2085,26 @@ func (m *Command) UnmarshalVT(dAtA []byte) error {
 				m.Own = &Command_TallyDone{TallyDone: v}
 			}
 			iNdEx = postIndex
+		case 90:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field AnsweredOnly", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.AnsweredOnly = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

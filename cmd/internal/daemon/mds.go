@@ -17,7 +17,7 @@ func MDS() *cobra.Command {
 	var common cli.Daemon
 	config := mds.Config{}
 	var node uint64
-	var cache string
+	var cache, reserve string
 	cmd := &cobra.Command{
 		Use:   "mds",
 		Short: "Run a metadata node: replicas of shards, serving the namespace",
@@ -47,6 +47,9 @@ A state directory that is older than what the cluster saw of it is refused;
 			if config.CacheBytes, err = cli.ParseSize("--cache", cache); err != nil {
 				return err
 			}
+			if config.DiskReserve, err = diskReserve(reserve); err != nil {
+				return err
+			}
 			config.Node = base.NodeID(node)
 			config.Logger = logger
 			registry := newRegistry()
@@ -74,7 +77,17 @@ A state directory that is older than what the cluster saw of it is refused;
 	f.DurationVar(&config.OrphanGrace, "orphan-grace", 15*time.Second, "how long an unlinked file is kept at least")
 	f.DurationVar(&config.LeaseDuration, "lease", 0, "duration of a shard's lease; 0: 1.2s")
 	f.StringVar(&cache, "cache", "256M", "memory for what is read often of the store; the process takes more beside it")
+	f.StringVar(&reserve, "disk-reserve", "", "with less free below --data, shards take nothing new (ENOSPC); default 512M, or a quarter of a small disk")
 	f.BoolVar(&config.Rebuild, "rebuild", false, "discard the state directory and join the shards again")
 	common.Bind(cmd)
 	return cmd
+}
+
+// diskReserve reads --disk-reserve; 0 is the default.
+func diskReserve(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := cli.ParseSize("--disk-reserve", text)
+	return uint64(n), err
 }
