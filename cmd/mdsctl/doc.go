@@ -8,6 +8,9 @@
 //	mdsctl subtree ls         subtrees with owner, epoch, files and directories
 //	mdsctl session ls         clients' sessions at every shard
 //	mdsctl pool ls            pools, placement groups in short, data servers
+//	mdsctl dataserver ls      data servers; dataserver drain, resume, forget SERVER
+//	mdsctl scrub              read and compare all stored bytes: --start, --stop, else how far it is
+//	mdsctl lock ls PATH       who has locked what in a file, on all mounts
 //	mdsctl key ls             keys that capabilities are signed with; key rotate [--revoke] makes a new one
 //	mdsctl stat PATH          all attributes, and where the metadata lives
 //	mdsctl layout PATH        which stripe of a file lies on which data servers

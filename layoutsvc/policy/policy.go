@@ -54,9 +54,9 @@ func headThen(first uint64, count uint32, size uint64) []*canopyv1.LayoutCompone
 	return []*canopyv1.LayoutComponent{{StripeBytes: first, StripeCount: 1}, {Offset: first, StripeBytes: size, StripeCount: count}}
 }
 
-// wide is for large files. The number of columns is a prime: ranks that write
-// ranges of one file begin at multiples of a power of two, and with 16 columns all
-// of them would be on the same few at any time.
+// wide is for large files: the best of three layouts that were measured
+// (docs/design/0007-layout-policies.md). The number of columns is a prime, since
+// ranks that write ranges of one file begin at multiples of a power of two.
 var wide = single(17, 4*mib)
 
 // class is a named policy. What it leaves out is inherited.
