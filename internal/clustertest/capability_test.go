@@ -196,16 +196,23 @@ func (c *dataCluster) nothingForStrangers(t *testing.T, path string) {
 	}
 }
 
-// asUser runs do with an ordinary user's rights to files, on a thread that ends with
-// it.
+// asUser runs do with an ordinary user's rights to files. The thread is given back:
+// if it ended, the processes that other tests started from it would get a signal
+// (Pdeathsig).
 func asUser(uid uintptr, do func() error) error {
+	become := func(id uintptr) {
+		for _, call := range []uintptr{syscall.SYS_SETFSGID, syscall.SYS_SETFSUID} {
+			syscall.RawSyscall(call, id, 0, 0) // it answers the old id, not whether it worked
+		}
+	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is used for nothing else
-		for _, call := range []uintptr{syscall.SYS_SETFSGID, syscall.SYS_SETFSUID} {
-			syscall.RawSyscall(call, uid, 0, 0) // it answers the old id, not whether it worked
-		}
-		done <- do()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		become(uid)
+		err := do()
+		become(0)
+		done <- err
 	}()
 	return <-done
 }
