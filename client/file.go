@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync/atomic"
@@ -106,8 +107,9 @@ const farBytes = 8 << 40
 
 // WriteAt writes p at off; with O_APPEND off does not count, and it is Append.
 // Unless the file was opened with O_SYNC or O_DSYNC the bytes are buffered when
-// it returns; p may be re-used then. A write that waited for memory when ctx
-// ended answers how much it took.
+// it returns; p may be re-used then. A write that waited for memory when ctx ended
+// answers how much it took. So does one that a quota has no room for, with kind Quota;
+// near a bound the bytes are reported before it returns.
 func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	switch {
 	case f.closed.Load() || !f.writable():
@@ -131,6 +133,32 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	if err := st.ensureKnown(ctx); err != nil {
 		return 0, f.fail("write", err)
 	}
+	take, through, err := st.admit(ctx, off, int64(len(p)))
+	if err != nil {
+		return 0, f.fail("write", err)
+	}
+	done, err := f.bufferAll(ctx, p[:take], off)
+	switch {
+	case err != nil:
+		return done, err
+	case through:
+		if kept, err := f.writeThrough(ctx, off, take, f.synchronous()); err != nil || kept < int64(len(p)) {
+			return int(kept), f.fail("write", cmp.Or(err, error(fserr.Quota)))
+		}
+	case f.synchronous():
+		return done, f.Fsync(ctx)
+	case off+int64(done) > farBytes:
+		if err := f.push(ctx, "write", false); err != nil {
+			return 0, err
+		}
+	}
+	return done, nil
+}
+
+// bufferAll copies p into the file's blocks, a piece at a time as memory allows, and
+// returns how much it took.
+func (f *File) bufferAll(ctx context.Context, p []byte, off int64) (int, error) {
+	st := f.st
 	flusher := st.c.flusher
 	step := int(min(4*blockBytes, max(flusher.budget.limit/4, 4096)))
 	done := 0
@@ -145,14 +173,6 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 		}
 		st.buffer(piece, off+int64(done), f.cred.Uid != 0)
 		done += len(piece)
-	}
-	if f.synchronous() {
-		return done, f.Fsync(ctx)
-	}
-	if off+int64(done) > farBytes {
-		if err := f.push(ctx, "write", false); err != nil {
-			return 0, err
-		}
 	}
 	return done, nil
 }

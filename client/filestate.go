@@ -53,6 +53,8 @@ type fileState struct {
 	known   bool          // file and size are valid
 	file    data.File     // id, layout, size epoch, cuts
 	size    int64         // the server's, as last seen within the epoch
+	quotas  bool          // there are quotas, so one may bound the file
+	room    room          // that they leave
 
 	blocks     map[int64]*block // by offset / blockBytes; nil until the first write
 	gen        uint64           // grows with each flush
@@ -65,6 +67,7 @@ type fileState struct {
 	touched    spans            // written and not known to be durable
 	acks       data.Acks        // of what is touched
 	whole      bool             // the next fsync syncs the whole file: what was written before is not known
+	refused    bool             // a quota refused bytes that may lie at the data servers
 	killPriv   bool             // an ordinary user wrote
 	modified   int64            // time of the last unreported write, ns
 	listed     bool             // in flusher.files, which holds a reference to n
@@ -133,6 +136,7 @@ func (st *fileState) adoptLocked(attr *Attr) {
 	if attr.Mode&modeType == modeDir || st.known && attr.SizeEpoch < st.file.SizeEpoch {
 		return
 	}
+	st.quotas = attr.Quotas
 	if st.known && attr.SizeEpoch == st.file.SizeEpoch {
 		st.size = max(st.size, int64(attr.Size))
 		st.file.Cuts = attr.Cuts

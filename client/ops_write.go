@@ -70,6 +70,7 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 	if !res.Existed {
 		created.File.st.fresh()
 	}
+	created.File.st.learnRoom(res, asked)
 	return created, nil
 }
 

@@ -122,7 +122,7 @@ func (c *Client) setAttrReporting(ctx context.Context, cred Cred, st *fileState,
 	if err := st.flush(ctx, false); err != nil {
 		return nil, wrap(opSetAttr, err)
 	}
-	if !errors.Is(a.err, fserr.OldEpoch) {
+	if !errors.Is(a.err, fserr.OldEpoch) && !errors.Is(a.err, fserr.Quota) {
 		return nil, a.err
 	}
 	res, err := c.setAttr(ctx, cred, n, set, nil)

@@ -98,6 +98,16 @@ func (a *allocating) once(ctx context.Context) error {
 	if err := st.ensureKnown(ctx); err != nil {
 		return err
 	}
+	if a.mode&(AllocateKeepSize|AllocatePunchHole) == 0 {
+		// A quota that has no room for the size says so before space is taken.
+		take, _, err := st.admit(ctx, a.at.Offset, a.at.Length)
+		if err == nil && take < a.at.Length {
+			err = fserr.Quota
+		}
+		if err != nil {
+			return err
+		}
+	}
 	st.mu.Lock()
 	file := st.file
 	st.mu.Unlock()

@@ -305,8 +305,8 @@ func (st *fileState) takeReportLocked() *canopyv1.ReportSizeCall {
 	}
 	call := &canopyv1.ReportSizeCall{SizeEpoch: st.file.SizeEpoch, Size: uint64(end),
 		AllocatedBytes: st.allocated, Changed: true, KillPriv: st.killPriv, MtimeNs: st.modified, ReservedEnd: uint64(st.reached),
-		AccessedNs: st.n.accessed.Load()}
-	st.reporting, st.unreported, st.allocated, st.reached = true, false, 0, 0
+		AccessedNs: st.n.accessed.Load(), Refused: st.refused}
+	st.reporting, st.unreported, st.allocated, st.reached, st.refused = true, false, 0, 0, false
 	return call
 }
 
@@ -321,7 +321,7 @@ func (st *fileState) unreport(call *canopyv1.ReportSizeCall) {
 func (st *fileState) unreportLocked(call *canopyv1.ReportSizeCall) {
 	st.reporting, st.unreported, st.since = false, true, time.Now()
 	st.allocated += call.AllocatedBytes
-	st.reached = max(st.reached, int64(call.ReservedEnd))
+	st.reached, st.refused = max(st.reached, int64(call.ReservedEnd)), st.refused || call.Refused
 	for _, b := range st.blocks {
 		before := b.reporting.bytes() + b.written.bytes()
 		b.written, b.reporting = b.reporting.over(b.written), nil
@@ -349,6 +349,7 @@ func (st *fileState) reported(call *canopyv1.ReportSizeCall, res *canopyv1.Resul
 			st.n.see(res.Attr)
 		}
 	}
+	st.learnRoom(res, asked)
 	if old && res.GetAttr().GetSizeEpoch() <= call.SizeEpoch {
 		st.refresh(call.SizeEpoch)
 	}
@@ -364,13 +365,15 @@ func (st *fileState) reported(call *canopyv1.ReportSizeCall, res *canopyv1.Resul
 		st.n.accessTold(call.AccessedNs)
 	case old, st.c.ctx.Err() != nil:
 		st.allocated += call.AllocatedBytes
-		st.reached = max(st.reached, int64(call.ReservedEnd))
+		st.reached, st.refused = max(st.reached, int64(call.ReservedEnd)), st.refused || call.Refused
 		if st.reached > 0 && !st.unreported {
 			st.unreported, st.since = true, time.Now()
 		}
 		for _, b := range st.blocks {
 			st.againLocked(b, &b.reporting, b.written, b.flight)
 		}
+	case errors.Is(err, fserr.Quota) && res.GetAttr() != nil:
+		st.refusedLocked(call, res, err)
 	default:
 		st.giveUpLocked(err)
 	}

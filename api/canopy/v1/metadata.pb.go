@@ -3723,7 +3723,7 @@ type Result struct {
 	Capability []byte `protobuf:"bytes,40,opt,name=capability,proto3" json:"capability,omitempty"`
 	DataRights uint32 `protobuf:"varint,41,opt,name=data_rights,json=dataRights,proto3" json:"data_rights,omitempty"` // lookup and get_attr: what that is (DataRight bits)
 	// Bytes that quotas leave for the object, where there are quotas: with create,
-	// report_size, a change of size, get_quota, and with QUOTA.
+	// report_size, get_quota, and a report that is refused with QUOTA.
 	RoomBytes     *uint64      `protobuf:"varint,50,opt,name=room_bytes,json=roomBytes,proto3,oneof" json:"room_bytes,omitempty"`
 	Quotas        []*Quota     `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"`     // get_quota, list_quotas, set_quota
 	Policies      []*DirPolicy `protobuf:"bytes,60,rep,name=policies,proto3" json:"policies,omitempty"` // get_policy
