@@ -92,6 +92,7 @@ type clusterOptions struct {
 	rebuildAfter           time.Duration
 	recoveryRate           int64
 	keyPeriod              time.Duration
+	data, parity           int // of an erasure coded pool; 0: replicas
 }
 
 // newCluster starts everything and waits for the pool.
@@ -131,6 +132,9 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 		c.servers = append(c.servers, s)
 		s.start()
 		t.Cleanup(s.stopIfRunning)
+	}
+	if o.data > 0 {
+		c.makeShardPool()
 	}
 	return c
 }
