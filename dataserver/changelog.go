@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
@@ -26,14 +27,11 @@ type changeLog struct {
 	left    map[chunkstore.Key]bool   // not known to be equal everywhere
 	taken   map[uint64]chunkstore.Key // from the primary
 	results map[uint64]*taking
-	primary uint64 // whose numbers taken and floor are: a server, or a term
+	primary base.NodeID // whose numbers taken and floor are
 	floor   uint64
 	changed chan struct{} // closed when an entry goes
 	// visits counts requests of recovery being executed here.
 	visits int
-	// unsettledSeq is the lowest of this primary's changes that are neither on all
-	// members nor undone; 0: none.
-	unsettledSeq uint64
 }
 
 // errOverrun says that the epoch changed between a request's admission and its
@@ -63,7 +61,6 @@ type taking struct {
 	finished chan struct{}
 	bytes    uint64 // allocated, or by a punch freed
 	err      error
-	id       writeID // of the client's write that was noted
 }
 
 func newChangeLog(incarnation uint64) *changeLog {
@@ -126,9 +123,6 @@ func (l *changeLog) low() uint64 {
 	for seq := range l.open {
 		low = min(low, seq)
 	}
-	if l.unsettledSeq != 0 {
-		low = min(low, l.unsettledSeq)
-	}
 	return low
 }
 
@@ -168,7 +162,7 @@ func (l *changeLog) drain(ctx context.Context) error {
 // ran returns that one. ok is false for one that the primary has done with, or
 // whose epoch is over (still, as for visit). A new primary forwards only after it
 // made what was in flight equal everywhere.
-func (l *changeLog) take(primary, seq, floor uint64, key chunkstore.Key, still func() bool) (t *taking, mine, ok bool) {
+func (l *changeLog) take(primary base.NodeID, seq, floor uint64, key chunkstore.Key, still func() bool) (t *taking, mine, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !still() {
@@ -261,55 +255,7 @@ func (l *changeLog) settled(keys []chunkstore.Key) {
 func (l *changeLog) lead() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.primary, l.floor, l.unsettledSeq = 0, 0, 0
+	l.primary, l.floor = 0, 0
 	clear(l.taken)
 	clear(l.results)
-}
-
-// unsettle keeps the floor at or below a change until the next activation.
-func (l *changeLog) unsettle(seq uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unsettledSeq == 0 || seq < l.unsettledSeq {
-		l.unsettledSeq = seq
-	}
-}
-
-// errUndone is what a late copy of a change gets that was made undone.
-var errUndone = fserr.New(fserr.NotReady, "data", errors.New("this change was undone"))
-
-// bar keeps copies of a forwarded change out that come from now on, after one that
-// runs has ended. It returns the client's write that was noted with it.
-func (l *changeLog) bar(ctx context.Context, seq uint64) (writeID, error) {
-	for {
-		l.mu.Lock()
-		t := l.results[seq]
-		finished := t == nil
-		if t != nil {
-			select {
-			case <-t.finished:
-				finished = true
-			default:
-			}
-		}
-		if finished {
-			barred := &taking{finished: make(chan struct{}), err: errUndone}
-			close(barred.finished)
-			l.results[seq] = barred
-			if _, ok := l.taken[seq]; !ok {
-				l.taken[seq] = chunkstore.Key{}
-			}
-			l.mu.Unlock()
-			if t == nil {
-				return writeID{}, nil
-			}
-			return t.id, nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-t.finished:
-		case <-ctx.Done():
-			return writeID{}, ctx.Err()
-		}
-	}
 }

@@ -153,12 +153,6 @@ func (g *group) recoverContents(ctx context.Context, id base.NodeID, p *progress
 	if err := g.log.drain(ctx); err != nil {
 		return 0, err
 	}
-	if g.code != nil {
-		// What ended before is on all without that this member has to say so.
-		if err := g.settle(ctx, id, g.shardTerm(), g.log.low()); err != nil {
-			return 0, err
-		}
-	}
 	if err := p.begin(g); err != nil {
 		return 0, err
 	}

@@ -92,7 +92,6 @@ type clusterOptions struct {
 	rebuildAfter           time.Duration
 	recoveryRate           int64
 	keyPeriod              time.Duration
-	data, parity           int // of an erasure coded pool; 0: replicas
 }
 
 // newCluster starts everything and waits for the pool.
@@ -132,9 +131,6 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 		c.servers = append(c.servers, s)
 		s.start()
 		t.Cleanup(s.stopIfRunning)
-	}
-	if o.data > 0 {
-		c.makeShardPool()
 	}
 	return c
 }

@@ -39,8 +39,8 @@ func (t *term) awaits(id base.NodeID) base.NodeID {
 	data := t.s.store.Data()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, pg := range data.PGs {
-		if without(pg.Value, needed(data, key), id) == nil {
+	for _, pg := range data.PGs {
+		if without(pg.Value, id) == nil {
 			continue
 		}
 		for _, m := range pg.Value.InSync {
@@ -64,9 +64,9 @@ func (t *term) hopesFor(id base.NodeID) base.NodeID {
 	if me == nil || !me.lostUnsynced || time.Since(me.firstKnock) > lossPatience*t.s.config.ServerLease {
 		return 0
 	}
-	for key, pg := range data.PGs {
+	for _, pg := range data.PGs {
 		in := pg.Value.InSync
-		if !slices.Contains(in, uint64(id)) || len(in) == 1 || t.sourceLocked(pg.Value, needed(data, key), id, true) {
+		if !slices.Contains(in, uint64(id)) || len(in) == 1 || t.sourceLocked(pg.Value, id, true) {
 			continue
 		}
 		for _, m := range in {
@@ -78,65 +78,24 @@ func (t *term) hopesFor(id base.NodeID) base.NodeID {
 	return 0
 }
 
-// doubts returns a server that has not been heard of since this one, which starts
-// anew, came to the door, and whose lease runs: if it lives, an erasure coded group has
-// all bytes without this one; if not, this one must stay in sync.
-func (t *term) doubts(id base.NodeID) base.NodeID {
+// sourceLocked reports whether another member in sync is there, or at the door,
+// from which a server that starts anew can be recovered: one that serves, or one
+// that starts too and lost nothing, or no more than this one.
+func (t *term) sourceLocked(pg *canopyv1.PlacementGroup, id base.NodeID, lost bool) bool {
 	now := time.Now()
-	data := t.s.store.Data()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	me := t.servers[id]
-	if me == nil {
-		return 0
-	}
-	for key, pg := range data.PGs {
-		need := needed(data, key)
-		if len(pg.Value.Shards) == 0 || without(pg.Value, need, id) == nil {
-			continue
-		}
-		var heard, may []uint64
-		var unheard base.NodeID
-		for _, m := range pg.Value.InSync {
-			l := t.servers[base.NodeID(m)]
-			if m == uint64(id) || l == nil || l.knocks || now.After(l.until) {
-				continue
-			}
-			may = append(may, m)
-			if l.heardAt.After(me.firstKnock) {
-				heard = append(heard, m)
-			} else {
-				unheard = base.NodeID(m)
-			}
-		}
-		if !enough(pg.Value, need, heard) && enough(pg.Value, need, may) {
-			return unheard
-		}
-	}
-	return 0
-}
-
-// sourceLocked reports whether other members in sync are there, or at the door, that
-// have all bytes, so that a server that starts anew can be recovered from them: those
-// that serve, and those that start too and lost nothing, or no more than this one.
-func (t *term) sourceLocked(pg *canopyv1.PlacementGroup, need int, id base.NodeID, lost bool) bool {
-	now := time.Now()
-	var sources []uint64
 	for _, m := range pg.InSync {
 		l := t.servers[base.NodeID(m)]
 		switch {
 		case m == uint64(id) || l == nil:
 		case l.knocks:
-			// Of those at the door all but some leave, so they do not help one another
-			// where several are needed.
-			if len(pg.Shards) == 0 && now.Sub(l.lastKnock) < t.s.config.ServerLease && (lost || !l.lostUnsynced) {
-				sources = append(sources, m)
+			if now.Sub(l.lastKnock) < t.s.config.ServerLease && (lost || !l.lostUnsynced) {
+				return true
 			}
 		case now.Before(l.until):
-			sources = append(sources, m)
+			return true
 		}
 	}
-	return enough(pg, need, sources)
+	return false
 }
 
 // returned settles the in-sync sets of a server that starts with a new
@@ -147,16 +106,14 @@ func (t *term) sourceLocked(pg *canopyv1.PlacementGroup, need int, id base.NodeI
 func (t *term) returned(ctx context.Context, id base.NodeID, lost bool) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
-	data := t.s.store.Data()
-	for key, pg := range data.PGs {
+	for key, pg := range t.s.store.Data().PGs {
 		if !slices.Contains(pg.Value.InSync, uint64(id)) {
 			continue
 		}
-		need := needed(data, key)
 		t.mu.Lock()
-		source := t.sourceLocked(pg.Value, need, id, lost)
+		source := t.sourceLocked(pg.Value, id, lost)
 		t.mu.Unlock()
-		next := without(pg.Value, need, id)
+		next := without(pg.Value, id)
 		if !source {
 			next = alone(pg.Value, id, lost)
 		}
@@ -176,16 +133,13 @@ func (t *term) returned(ctx context.Context, id base.NodeID, lost bool) error {
 }
 
 // alone returns the group under the next epoch with the server as the only one in
-// sync; nil if it is that and lost nothing. Of an erasure coded group those stay in
-// sync that were: their shards are needed too.
+// sync; nil if it is that and lost nothing.
 func alone(pg *canopyv1.PlacementGroup, id base.NodeID, lost bool) *canopyv1.PlacementGroup {
 	if len(pg.InSync) == 1 && !lost {
 		return nil
 	}
 	next := proto.CloneOf(pg)
-	if len(pg.Shards) == 0 {
-		next.InSync = []uint64{uint64(id)}
-	}
+	next.InSync = []uint64{uint64(id)}
 	next.Epoch++
 	if lost {
 		next.LossEpoch = next.Epoch

@@ -139,7 +139,7 @@ func (t *term) change(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*c
 	if r.InSync {
 		next = with(pg, base.NodeID(r.Server))
 	} else {
-		next = without(pg, needed(t.s.store.Data(), key), base.NodeID(r.Server))
+		next = without(pg, base.NodeID(r.Server))
 	}
 	if next == nil || len(next.InSync) > len(next.Members) {
 		return pg, uint64(known.Revision), fserr.New(fserr.Invalid, op, fmt.Errorf("in sync are %v of %v: server %d cannot be set to %v", pg.InSync, pg.Members, r.Server, r.InSync))
