@@ -13,6 +13,10 @@ import (
 // repeated so many times later at the soonest.
 const waitingShare = 20
 
+// waitingFew is how many entries are counted anew each time, however long that took
+// on a busy machine: with few the answer is exact at once.
+const waitingFew = 1000
+
 // waiting counts the bytes of deleted files that are still on the data servers, so
 // that statfs has them as free at once (FUSE K17): of files without a name that
 // nobody has open, and of those queued for deletion. It is counted from the
@@ -24,6 +28,7 @@ type waiting struct {
 	ended   time.Time // of the count
 	took    time.Duration
 	bytes   uint64
+	entries int // that were looked at
 	// purged is what files had that were purged in this term and whose entry in
 	// the queue does not say it: it bounds where bytes may lie, which is not known
 	// of a file that was truncated.
@@ -37,43 +42,45 @@ func (t *tenure) waitingBytes(r shard.Reader) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	active, began := t.activity.Load(), time.Now()
-	if w.counted && (active == w.at || began.Sub(w.ended) < waitingShare*w.took) {
+	if w.counted && (active == w.at || w.entries > waitingFew && began.Sub(w.ended) < waitingShare*w.took) {
 		return w.bytes, nil
 	}
-	sum, err := t.countWaiting(r, w.purged)
+	sum, entries, err := t.countWaiting(r, w.purged)
 	if err != nil {
 		return 0, err
 	}
-	w.counted, w.at, w.ended, w.took, w.bytes = true, active, time.Now(), time.Since(began), sum
+	w.counted, w.at, w.ended, w.took, w.bytes, w.entries = true, active, time.Now(), time.Since(began), sum, entries
 	return sum, nil
 }
 
-func (t *tenure) countWaiting(r shard.Reader, purged map[base.DataID]uint64) (sum uint64, err error) {
+func (t *tenure) countWaiting(r shard.Reader, purged map[base.DataID]uint64) (sum uint64, entries int, err error) {
 	var live []base.ClientID
 	if err := namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
 		live = append(live, s.Client)
 		return true
 	}); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	silent, held := t.openFiles(live)
 	subtrees, err := t.subtrees(r)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for _, subtree := range subtrees {
 		if len(silent) == 0 { // else any of them may be open
 			err = namespace.Orphans(r, t.h.shard, subtree, 0, func(o namespace.OrphanInfo) bool {
+				entries++
 				if o.Bytes > 0 && !held(o.Ino) {
 					sum += o.Bytes
 				}
 				return true
 			})
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 		}
 		err = namespace.Deletions(r, t.h.shard, subtree, 0, func(d namespace.DeletionInfo) bool {
+			entries++
 			switch bytes, known := purged[d.DataID]; {
 			case known:
 				sum += bytes
@@ -83,10 +90,10 @@ func (t *tenure) countWaiting(r shard.Reader, purged map[base.DataID]uint64) (su
 			return true
 		})
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
-	return sum, nil
+	return sum, entries, nil
 }
 
 // purges notes what a file has that is about to be purged; gone that its data are
