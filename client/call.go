@@ -95,7 +95,11 @@ func (c *Client) digest(ctx context.Context, l *link, cl *call, result *canopyv1
 		return true, ctx.Err()
 	case fserr.Moved:
 		cl.sends--
-		if c.routes.learn(result.Redirect) && try < 8 {
+		news := c.routes.learn(result.Redirect)
+		if to := result.Redirect.GetSubtree(); to != 0 && to != cl.op.Subtree {
+			news = true // a directory that was carved out
+		}
+		if news && try < 8 {
 			return true, nil
 		}
 		return true, pause(ctx, backoff(try))

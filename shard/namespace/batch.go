@@ -115,7 +115,7 @@ func (b *batch) set(key []byte, v value) error {
 // enter makes the subtree the one that the following operation works on.
 func (b *batch) enter(s *subtree) {
 	b.sub = s
-	b.subtree, b.epoch, b.root, b.quotas = s.id, s.Epoch, s.Root, len(s.quotas) > 0
+	b.subtree, b.epoch, b.root, b.quotas, b.carve = s.id, s.Epoch, s.Root, len(s.quotas) > 0, s.Carve
 }
 
 // run applies one command and returns its encoded result.
@@ -203,6 +203,12 @@ func (b *batch) runClient(op *canopyv1.Op, answeredOnly bool) ([]byte, error) {
 func outcome(r *canopyv1.Result, err error) (*canopyv1.Result, error) {
 	if err == nil {
 		return r, nil
+	}
+	if e, ok := err.(*elsewhere); ok {
+		if r := e.redirect(); r != nil {
+			return r, nil
+		}
+		err = fserr.CrossDevice
 	}
 	k, ok := err.(fserr.Kind)
 	if !ok {

@@ -129,7 +129,7 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
 		return nil, redirect, nil
 	}
-	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0}, nil, nil
+	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve}, nil, nil
 }
 
 // route returns how an operation is refused that s, the state of its subtree

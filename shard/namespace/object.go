@@ -124,6 +124,9 @@ func (v *view) resolve(p *canopyv1.Place) (*object, error) {
 // entryAt looks for a name in dir without reading the header when the first
 // position answers. ino is the wanted inode, if known.
 func (v *view) entryAt(dir base.Ino, name []byte, ino uint64) (entry, error) {
+	if err := v.carvedOut(dir); err != nil {
+		return entry{}, err
+	}
 	s, err := v.probe(v.r.Get, dir, name)
 	if err != nil || s.found() {
 		return s.entry, err

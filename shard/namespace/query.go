@@ -20,12 +20,8 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		r.Attr = v.dirAttr(d)
 		return r, nil
 	case isDotDot(c.Name):
-		up, err := v.directoryIn(d.ParentSubtree, d.Parent)
-		if err != nil {
-			return nil, err
-		}
-		r.Attr = v.dirAttr(up)
-		return r, nil
+		r.Attr, err = v.dirAttrIn(d.ParentSubtree, d.Parent)
+		return r, err
 	}
 	s, err := v.namedNew(d, c.Name)
 	if err != nil {
@@ -36,9 +32,8 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	r.Cookie = uint64(s.at)
 	o, err := v.objectOf(s.entry)
-	if err == fserr.Stale && s.Subtree != v.subtree {
-		// A directory whose subtree is not here: who asks there gets the rest.
-		r.Attr = &canopyv1.Attr{Ino: uint64(s.Ino), Mode: s.Type, Subtree: uint64(s.Subtree)}
+	if isElsewhere(err) {
+		r.Attr = attrElsewhere(s.Ino, s.Type, s.Subtree)
 		return r, nil
 	}
 	if err != nil {
@@ -93,14 +88,32 @@ func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	up, err := v.directoryIn(d.ParentSubtree, d.Parent)
+	up, err := v.dirAttrIn(d.ParentSubtree, d.Parent)
 	if err != nil {
 		return nil, err
 	}
 	return &canopyv1.Result{
-		Place: &canopyv1.Place{Ino: uint64(d.Ino), Dir: uint64(up.Ino), Name: d.Name},
-		Attr:  v.dirAttr(up),
+		Place: &canopyv1.Place{Ino: uint64(d.Ino), Dir: uint64(d.Parent), Name: d.Name},
+		Attr:  up,
 	}, nil
+}
+
+// dirAttrIn returns a directory's attributes, or only where they are to be asked for.
+func (v *view) dirAttrIn(subtree base.SubtreeID, ino base.Ino) (*canopyv1.Attr, error) {
+	d, err := v.directoryIn(subtree, ino)
+	if e, ok := err.(*elsewhere); ok {
+		return attrElsewhere(ino, schema.TypeDir, e.subtree), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.dirAttr(d), nil
+}
+
+// attrElsewhere are the attributes of what lies in a subtree that is not here: who
+// asks there gets the rest. They have a type, but no links.
+func attrElsewhere(ino base.Ino, kind uint32, subtree base.SubtreeID) *canopyv1.Attr {
+	return &canopyv1.Attr{Ino: uint64(ino), Mode: kind, Subtree: uint64(subtree)}
 }
 
 // statFS counts inodes. Bytes are the data servers' affair: whoever serves the

@@ -117,7 +117,7 @@ func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 			d, err := v.directoryIn(base.SubtreeID(x.Subtree), base.Ino(x.Ino))
 			if err == nil {
 				x.Attr = v.dirAttr(d)
-			} else if err != fserr.Stale {
+			} else if err != fserr.Stale && !isElsewhere(err) {
 				return err
 			}
 			continue

@@ -19,6 +19,7 @@ type view struct {
 	epoch   base.Epoch
 	root    base.Ino
 	quotas  bool                 // the subtree has some
+	carve   schema.Carve         // of the subtree
 	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
 	layout  sharedLayout
 }
@@ -53,7 +54,8 @@ type directory struct {
 	gone    bool // deleted in this batch
 }
 
-// directory returns the header of ino: Stale when there is none.
+// directory returns the header of ino: Stale when there is none, elsewhere when it
+// was carved out of the subtree.
 func (v *view) directory(ino base.Ino) (*directory, error) {
 	return v.directoryIn(v.subtree, ino)
 }
@@ -63,11 +65,17 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 	if d := v.dirs[id]; d != nil {
 		return d, nil
 	}
+	if err := v.mayHold(subtree, ino); err != nil {
+		return nil, err
+	}
 	b, found, err := v.r.Get(schema.HeaderKey(v.id, subtree, ino))
 	if err != nil {
 		return nil, err
 	}
 	if !found {
+		if err := v.forward(ino); err != nil && subtree == v.subtree {
+			return nil, err
+		}
 		return nil, fserr.Stale
 	}
 	h, err := schema.DecodeHeader(b)
@@ -79,6 +87,19 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 		v.dirs[id] = d
 	}
 	return d, nil
+}
+
+// mayHold returns an elsewhere if what is stored here of a directory in subtree
+// does not count.
+func (v *view) mayHold(subtree base.SubtreeID, dir base.Ino) error {
+	if subtree == v.subtree {
+		return v.carvedOut(dir)
+	}
+	owned, err := v.owns(subtree)
+	if err == nil && !owned {
+		err = &elsewhere{subtree: subtree, ino: dir}
+	}
+	return err
 }
 
 // entry is a dentry and where it stands.

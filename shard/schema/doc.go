@@ -34,6 +34,7 @@
 //	  92 quota      dir                 Quota: what lies below a directory, and bounds
 //	  93 names      ino                 Names: where a de-inlined inode has names
 //	  98 policy     dir                 Policy: what new files below get
+//	  a0 forward    dir                 Forward: the subtree that a carve puts, or put, the directory into (E7)
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -49,4 +50,5 @@ package schema
 //
 //   - 2: ACLs of inodes and headers; file locks.
 //   - 3: quotas; the names of de-inlined inodes; layout policies.
-const FormatVersion = 3
+//   - 4: forwards of carved directories.
+const FormatVersion = 4

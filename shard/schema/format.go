@@ -13,7 +13,7 @@ var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
 	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
-	KindPolicy:  "policy",
+	KindPolicy: "policy", KindForward: "forward",
 	KindSubtree: "subtree",
 }
 
@@ -193,6 +193,8 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeNames(value)
 	case KindPolicy:
 		return DecodePolicy(value)
+	case KindForward:
+		return DecodeForward(value)
 	}
 	return nil, nil
 }
@@ -251,6 +253,15 @@ func (l *Locks) String() string {
 		fmt.Fprintf(&b, "%c[%d,%d] pid=%d handle=%d", kind, r.Start, r.Last, r.PID, r.Handle)
 	}
 	return b.String()
+}
+
+// String returns the subtree's fields, and its carve if there is one.
+func (s *Subtree) String() string {
+	t := fmt.Sprintf("{Epoch:%d State:%v Root:%d ToShard:%d Quotas:%d", s.Epoch, s.State, s.Root, s.ToShard, s.Quotas)
+	if s.Carve.Into != 0 {
+		t += fmt.Sprintf(" Carve:%+v", s.Carve)
+	}
+	return t + "}"
 }
 
 // String returns the dentry's name and what it refers to.

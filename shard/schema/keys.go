@@ -36,6 +36,7 @@ const (
 	KindQuota      Kind = 0x92
 	KindNames      Kind = 0x93
 	KindPolicy     Kind = 0x98
+	KindForward    Kind = 0xa0
 )
 
 // Parts of what a header, dentry, inode or orphan key addresses.
@@ -158,6 +159,12 @@ func ResultsRange(shard base.ShardID, subtree base.SubtreeID, client base.Client
 // AppendKey is the key of the Locator of a file with append reservations.
 func AppendKey(shard base.ShardID, subtree base.SubtreeID, ino base.Ino) []byte {
 	return key1(shard, subtree, KindAppend, uint64(ino))
+}
+
+// ForwardKey is the key of the Forward of a directory that was carved out of the
+// subtree (PROTOCOLS E7).
+func ForwardKey(shard base.ShardID, subtree base.SubtreeID, dir base.Ino) []byte {
+	return key1(shard, subtree, KindForward, uint64(dir))
 }
 
 // DeletionKey is the key of a Deletion: data that is to be deleted (PROTOCOLS H3).

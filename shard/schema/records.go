@@ -67,10 +67,25 @@ type Subtree struct {
 	Root    base.Ino
 	ToShard base.ShardID // HandedOff: the new owner, under Epoch
 	Quotas  uint64       // accounts in it
+	Carve   Carve
 }
 
-// subtreeHasQuotas is a bit beside the state.
-const subtreeHasQuotas = 0x80
+// Carve is the part of a subtree that is being made a subtree of its own. Its
+// directories are those that have a Forward to Into.
+type Carve struct {
+	Into base.SubtreeID // 0: there is none
+	// Done: it was handed off. The forwards to Into count from then on, before what
+	// is still stored here of their directories.
+	Done bool
+}
+
+// Bits beside the state.
+const (
+	subtreeHasQuotas = 0x80
+	subtreeHasCarve  = 0x40
+	subtreeCarveDone = 0x20
+	subtreeBits      = subtreeHasQuotas | subtreeHasCarve | subtreeCarveDone
+)
 
 // Append appends the encoding to dst.
 func (s *Subtree) Append(dst []byte) []byte {
@@ -78,10 +93,19 @@ func (s *Subtree) Append(dst []byte) []byte {
 	if s.Quotas > 0 {
 		state |= subtreeHasQuotas
 	}
+	if s.Carve.Into != 0 {
+		state |= subtreeHasCarve
+	}
+	if s.Carve.Done {
+		state |= subtreeCarveDone
+	}
 	dst = append(dst, valueVersion, state)
 	dst = putU64(putU64(putU64(dst, uint64(s.Epoch)), uint64(s.Root)), uint64(s.ToShard))
 	if s.Quotas > 0 {
 		dst = putU64(dst, s.Quotas)
+	}
+	if s.Carve.Into != 0 {
+		dst = putU64(dst, uint64(s.Carve.Into))
 	}
 	return dst
 }
@@ -90,10 +114,14 @@ func (s *Subtree) Append(dst []byte) []byte {
 func DecodeSubtree(b []byte) (*Subtree, error) {
 	d := decode(b)
 	state := d.byte()
-	s := &Subtree{State: OwnState(state &^ subtreeHasQuotas), Epoch: base.Epoch(d.u64()), Root: base.Ino(d.u64()), ToShard: base.ShardID(d.u64())}
+	s := &Subtree{State: OwnState(state &^ subtreeBits), Epoch: base.Epoch(d.u64()), Root: base.Ino(d.u64()), ToShard: base.ShardID(d.u64())}
 	if state&subtreeHasQuotas != 0 {
 		s.Quotas = d.u64()
 	}
+	if state&subtreeHasCarve != 0 {
+		s.Carve.Into = base.SubtreeID(d.u64())
+	}
+	s.Carve.Done = state&subtreeCarveDone != 0
 	return s, d.done("subtree state")
 }
 
@@ -202,4 +230,24 @@ func DecodeDeletion(b []byte) (*Deletion, error) {
 	d := decode(b)
 	x := &Deletion{SinceNS: d.i64(), SizeBytes: d.u64(), Layout: d.layout()}
 	return x, d.done("deletion")
+}
+
+// Forward says which subtree a directory was carved into (PROTOCOLS E7), or is
+// about to be: see Carve.
+type Forward struct {
+	Into  base.SubtreeID
+	Shard base.ShardID // that took it in, a hint: Into can have moved on
+	Epoch base.Epoch   // of Into there
+}
+
+// Append appends the encoding to dst.
+func (f *Forward) Append(dst []byte) []byte {
+	return putU64(putU64(putU64(append(dst, valueVersion), uint64(f.Into)), uint64(f.Shard)), uint64(f.Epoch))
+}
+
+// DecodeForward reads what Forward.Append wrote.
+func DecodeForward(b []byte) (*Forward, error) {
+	d := decode(b)
+	f := &Forward{Into: base.SubtreeID(d.u64()), Shard: base.ShardID(d.u64()), Epoch: base.Epoch(d.u64())}
+	return f, d.done("forward")
 }

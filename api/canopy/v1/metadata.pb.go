@@ -2048,7 +2048,8 @@ type RenameCall struct {
 	SrcName       []byte                 `protobuf:"bytes,2,opt,name=src_name,json=srcName,proto3" json:"src_name,omitempty"`
 	DstDir        uint64                 `protobuf:"varint,3,opt,name=dst_dir,json=dstDir,proto3" json:"dst_dir,omitempty"`
 	DstName       []byte                 `protobuf:"bytes,4,opt,name=dst_name,json=dstName,proto3" json:"dst_name,omitempty"`
-	Flags         uint32                 `protobuf:"varint,5,opt,name=flags,proto3" json:"flags,omitempty"` // renameat2: 1 NOREPLACE, 2 EXCHANGE, 4 WHITEOUT; 1 and 4 together
+	Flags         uint32                 `protobuf:"varint,5,opt,name=flags,proto3" json:"flags,omitempty"`                               // renameat2: 1 NOREPLACE, 2 EXCHANGE, 4 WHITEOUT; 1 and 4 together
+	DstSubtree    uint64                 `protobuf:"varint,100,opt,name=dst_subtree,json=dstSubtree,proto3" json:"dst_subtree,omitempty"` // of dst_dir, as the client believes; 0: the operation's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2114,6 +2115,13 @@ func (x *RenameCall) GetDstName() []byte {
 func (x *RenameCall) GetFlags() uint32 {
 	if x != nil {
 		return x.Flags
+	}
+	return 0
+}
+
+func (x *RenameCall) GetDstSubtree() uint64 {
+	if x != nil {
+		return x.DstSubtree
 	}
 	return 0
 }
@@ -3923,12 +3931,14 @@ func (x *Result) GetPolicies() []*DirPolicy {
 }
 
 type Redirect struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Shard         uint64                 `protobuf:"varint,3,opt,name=shard,proto3" json:"shard,omitempty"`
-	Node          uint64                 `protobuf:"varint,4,opt,name=node,proto3" json:"node,omitempty"`      // the node believed to hold the shard
-	Address       string                 `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"` // its gRPC address
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Subtree uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Shard   uint64                 `protobuf:"varint,3,opt,name=shard,proto3" json:"shard,omitempty"`
+	Node    uint64                 `protobuf:"varint,4,opt,name=node,proto3" json:"node,omitempty"`      // the node believed to hold the shard
+	Address string                 `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"` // its gRPC address
+	// A directory that was carved out of the subtree that was asked, into subtree.
+	Dir           uint64 `protobuf:"varint,100,opt,name=dir,proto3" json:"dir,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3996,6 +4006,13 @@ func (x *Redirect) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *Redirect) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
 }
 
 type EventsRequest struct {
@@ -4615,14 +4632,16 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\fR\x04name\"1\n" +
 	"\tRmdirCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\fR\x04name\"\x8a\x01\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\"\xab\x01\n" +
 	"\n" +
 	"RenameCall\x12\x17\n" +
 	"\asrc_dir\x18\x01 \x01(\x04R\x06srcDir\x12\x19\n" +
 	"\bsrc_name\x18\x02 \x01(\fR\asrcName\x12\x17\n" +
 	"\adst_dir\x18\x03 \x01(\x04R\x06dstDir\x12\x19\n" +
 	"\bdst_name\x18\x04 \x01(\fR\adstName\x12\x14\n" +
-	"\x05flags\x18\x05 \x01(\rR\x05flags\"\xbc\x02\n" +
+	"\x05flags\x18\x05 \x01(\rR\x05flags\x12\x1f\n" +
+	"\vdst_subtree\x18d \x01(\x04R\n" +
+	"dstSubtree\"\xbc\x02\n" +
 	"\vSetAttrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask\x12\x12\n" +
@@ -4780,13 +4799,14 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"room_bytes\x182 \x01(\x04H\x00R\troomBytes\x88\x01\x01\x12(\n" +
 	"\x06quotas\x183 \x03(\v2\x10.canopy.v1.QuotaR\x06quotas\x120\n" +
 	"\bpolicies\x18< \x03(\v2\x14.canopy.v1.DirPolicyR\bpoliciesB\r\n" +
-	"\v_room_bytes\"~\n" +
+	"\v_room_bytes\"\x90\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05shard\x18\x03 \x01(\x04R\x05shard\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\x04R\x04node\x12\x18\n" +
-	"\aaddress\x18\x05 \x01(\tR\aaddress\"'\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\x12\x10\n" +
+	"\x03dir\x18d \x01(\x04R\x03dir\"'\n" +
 	"\rEventsRequest\x12\x16\n" +
 	"\x06shards\x18\x01 \x03(\x04R\x06shards\"\xf0\x01\n" +
 	"\x05Event\x124\n" +

@@ -2086,6 +2086,13 @@ func (m *RenameCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DstSubtree != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DstSubtree))
+		i--
+		dAtA[i] = 0x6
+		i--
+		dAtA[i] = 0xa0
+	}
 	if m.Flags != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Flags))
 		i--
@@ -3777,6 +3784,13 @@ func (m *Redirect) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Dir != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Dir))
+		i--
+		dAtA[i] = 0x6
+		i--
+		dAtA[i] = 0xa0
+	}
 	if len(m.Address) > 0 {
 		i -= len(m.Address)
 		copy(dAtA[i:], m.Address)
@@ -5224,6 +5238,9 @@ func (m *RenameCall) SizeVT() (n int) {
 	if m.Flags != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Flags))
 	}
+	if m.DstSubtree != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DstSubtree))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -5881,6 +5898,9 @@ func (m *Redirect) SizeVT() (n int) {
 	l = len(m.Address)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Dir != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Dir))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -10189,6 +10209,25 @@ func (m *RenameCall) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 100:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DstSubtree", wireType)
+			}
+			m.DstSubtree = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DstSubtree |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -14378,6 +14417,25 @@ func (m *Redirect) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Address = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 100:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Dir", wireType)
+			}
+			m.Dir = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Dir |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
