@@ -43,9 +43,12 @@ func (t *tenure) purgeLoop() {
 func (t *tenure) purge() (left bool, err error) {
 	grace := t.h.server.config.OrphanGrace
 	t.mu.Lock()
-	limit := t.clock.now(t.h.group.Status().LastTimeNS, time.Now()) - int64(grace)
+	at := time.Now()
+	limit := t.clock.now(t.h.group.Status().LastTimeNS, at) - int64(grace)
+	// A wall clock that is set forward makes all orphans old at once, also those
+	// that a client opened a moment ago and has not reported (PROTOCOLS H2).
+	settled := t.clock.settled(at, grace) && at.Sub(t.since) >= grace
 	t.mu.Unlock()
-	settled := time.Since(t.since) >= grace
 	var due []pending
 	var silent []base.ClientID
 	err = t.h.group.Read(t.ctx, func(r shard.Reader) error {

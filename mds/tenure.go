@@ -204,16 +204,36 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // shardClock estimates the shard's time from below: the time of the last entry
 // that was seen, and what passed since it was first seen. (An idle shard's time
-// stands still in its log.)
+// stands still in its log.) It also sees when entries' time ran ahead of the
+// monotonic clock, as it does after the wall clock was set (PROTOCOLS A3).
 type shardClock struct {
 	entryNS int64
-	at      time.Time
+	at      time.Time // the entry was first seen
+	start   time.Time // of the first call
+	ahead   int64     // largest entry time less what passed since start
+	jumped  time.Time // when it was last seen to have run ahead; zero: never
 }
 
 // now returns the estimate, given the time of the shard's last entry.
 func (c *shardClock) now(entryNS int64, at time.Time) int64 {
+	if c.start.IsZero() {
+		c.start, c.ahead = at, entryNS
+	}
 	if entryNS != c.entryNS {
 		c.entryNS, c.at = entryNS, at
 	}
 	return c.entryNS + int64(at.Sub(c.at))
+}
+
+// settled reports whether what is older than grace by the shard's time is so by
+// the monotonic clock too, but for half of it. An entry after a long silence can
+// look like a jump: that costs a grace period.
+func (c *shardClock) settled(at time.Time, grace time.Duration) bool {
+	if ahead := c.entryNS - int64(at.Sub(c.start)); ahead > c.ahead {
+		if ahead-c.ahead > int64(grace/2) {
+			c.jumped = at
+		}
+		c.ahead = ahead
+	}
+	return c.jumped.IsZero() || at.Sub(c.jumped) >= grace
 }

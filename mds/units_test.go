@@ -157,6 +157,39 @@ func TestShardClockIsALowerBound(t *testing.T) {
 	}
 }
 
+// TestShardClockSeesJumps: a wall clock that is set forward does not make what is
+// new look old (PROTOCOLS A3, H2).
+func TestShardClockSeesJumps(t *testing.T) {
+	const grace = 10 * time.Second
+	var c shardClock
+	at, entry := time.Now(), int64(1e18)
+	step := func(passed, entryPassed time.Duration) bool {
+		at, entry = at.Add(passed), entry+int64(entryPassed)
+		c.now(entry, at)
+		return c.settled(at, grace)
+	}
+	for range 10 {
+		if !step(time.Second, time.Second) {
+			t.Fatal("an even clock counts as a jump")
+		}
+	}
+	if !step(time.Minute, 0) || !step(0, time.Minute) {
+		t.Fatal("an entry after a minute of silence counts as a jump")
+	}
+	if step(time.Second, 5*time.Hour) {
+		t.Fatal("a jump by hours goes unseen")
+	}
+	if step(9*time.Second, 9*time.Second) {
+		t.Fatal("settled before the grace period has passed since the jump")
+	}
+	if !step(time.Second, time.Second) || !step(time.Hour, time.Hour) {
+		t.Fatal("not settled after the grace period")
+	}
+	if !step(time.Second, -5*time.Hour) {
+		t.Fatal("a clock that is set back counts as a jump ahead")
+	}
+}
+
 func TestDataDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	d, err := openDataDir(path)
