@@ -270,6 +270,10 @@ func (c *Client) watchMap(ready chan<- error) {
 				}
 			})
 			c.logger.Debug("the map stream ended", "address", address, "error", err)
+			if first && fserr.KindOf(err) == fserr.WrongVersion {
+				ready <- err
+				return
+			}
 			if c.ctx.Err() != nil {
 				return
 			}

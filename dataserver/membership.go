@@ -146,7 +146,7 @@ func (m *membership) run(ctx context.Context, registered func(*canopyv1.Register
 // final reports whether an answer means that trying again is useless.
 func final(err error) bool {
 	switch fserr.KindOf(err) {
-	case fserr.WrongCluster, fserr.Fenced, fserr.Malformed:
+	case fserr.WrongCluster, fserr.WrongVersion, fserr.Fenced, fserr.Malformed:
 		return true
 	}
 	return false

@@ -19,8 +19,20 @@ const (
 	MetadataHost    = "canopy-host"    // for people, as are the next two
 	MetadataPID     = "canopy-pid"
 	MetadataMount   = "canopy-mount"
+	// MetadataProtocol is the version of the protocol that the caller speaks;
+	// absent in calls of generic tools.
+	MetadataProtocol = "canopy-protocol"
 	// MetadataCapability carries a capability where no message does.
 	MetadataCapability = "canopy-capability-bin"
+)
+
+// A server answers callers that speak Protocol, and older ones down to
+// MinProtocol. A newer caller is refused: servers are upgraded before clients.
+// Protocol grows when an older peer would take a message for something else; new
+// fields and calls that it may leave out do not count.
+const (
+	Protocol    = 1
+	MinProtocol = 1
 )
 
 // The windows of a connection and of one stream. A stream carries what one
@@ -60,6 +72,7 @@ func (c Caller) Context(ctx context.Context) context.Context {
 		set(MetadataPID, strconv.Itoa(c.PID))
 	}
 	set(MetadataMount, c.Mount)
+	set(MetadataProtocol, strconv.Itoa(Protocol))
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

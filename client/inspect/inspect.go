@@ -65,6 +65,9 @@ func Connect(ctx context.Context, addresses string, opts Options) (*Cluster, err
 			c.opts.Caller.Cluster = m.GetCluster()
 			return c, nil
 		}
+		if fserr.KindOf(err) == fserr.WrongVersion {
+			return nil, errors.Join(fmt.Errorf("the node at %s refuses this program: %w", address, err), c.Close())
+		}
 		failures = append(failures, fmt.Errorf("%s: %w", address, err))
 	}
 	return nil, errors.Join(fmt.Errorf("no metadata node answers (is the cluster up, and is this the address of a metadata node?): %w", errors.Join(failures...)), c.Close())

@@ -125,6 +125,9 @@ func (m *mounter) connect(ctx context.Context, address, dir string, logger *slog
 	if errors.Is(err, fserr.Invalid) {
 		return nil, err
 	}
+	if fserr.KindOf(err) == fserr.WrongVersion {
+		return nil, fmt.Errorf("the cluster at %s refuses this client: %w", address, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no cluster answers at %s (is it running, and is the address right?): %w", address, err)
 	}

@@ -70,6 +70,7 @@ const (
 	WrongCluster   Kind = 75 // the request is for another cluster
 	Malformed      Kind = 76 // a message that cannot be decoded or breaks the protocol
 	NoCapability   Kind = 77 // a data server was shown no capability that allows the call (PROTOCOLS J4)
+	WrongVersion   Kind = 78 // the caller speaks a version of the protocol that the server does not
 )
 
 type row struct {
@@ -126,6 +127,7 @@ var table = map[Kind]row{
 	Fenced:         {"fenced by a newer incarnation", syscall.EIO, codes.PermissionDenied},
 	NotReady:       {"not ready", syscall.EAGAIN, codes.Unavailable},
 	WrongCluster:   {"wrong cluster", syscall.EIO, codes.FailedPrecondition},
+	WrongVersion:   {"wrong version", syscall.EPROTO, codes.FailedPrecondition},
 	NoCapability:   {"no capability", syscall.EACCES, codes.PermissionDenied},
 	Malformed:      {"malformed message", syscall.EIO, codes.InvalidArgument},
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 
 	"google.golang.org/grpc/metadata"
@@ -66,10 +67,33 @@ func identify(ctx context.Context, cluster func() string) (context.Context, erro
 		}
 		id.PID = uint32(pid)
 	}
+	if err := checkProtocol(get(wire.MetadataProtocol)); err != nil {
+		return ctx, err
+	}
 	if cluster != nil {
 		if own := cluster(); id.Cluster != "" && own != "" && id.Cluster != own {
 			return ctx, &fserr.Error{Kind: fserr.WrongCluster, Op: "identify", Path: "cluster " + id.Cluster + " (this is " + own + ")"}
 		}
 	}
 	return context.WithValue(ctx, identityKey{}, id), nil
+}
+
+// checkProtocol refuses a caller whose version of the protocol this build does not
+// speak, and says which side to upgrade.
+func checkProtocol(version string) error {
+	if version == "" {
+		return nil
+	}
+	v, err := strconv.ParseUint(version, 10, 32)
+	switch {
+	case err != nil:
+		return fserr.New(fserr.Malformed, "identify", err)
+	case v > wire.Protocol:
+		return fserr.New(fserr.WrongVersion, "identify", fmt.Errorf(
+			"the caller speaks version %d of the protocol, this server up to %d: upgrade the servers first", v, wire.Protocol))
+	case v < wire.MinProtocol:
+		return fserr.New(fserr.WrongVersion, "identify", fmt.Errorf(
+			"the caller speaks version %d of the protocol, this server only %d to %d: upgrade the caller", v, wire.MinProtocol, wire.Protocol))
+	}
+	return nil
 }

@@ -106,6 +106,31 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// TestOtherVersionsAreRefused: a caller of another version learns which side to
+// upgrade, before any of its messages is read; tools without a version are served.
+func TestOtherVersionsAreRefused(t *testing.T) {
+	_, impl, client := start(t)
+	for version, want := range map[string]string{"2": "upgrade the servers", "0": "upgrade the caller", "x": "invalid syntax"} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), wire.MetadataProtocol, version)
+		_, err := client.Status(ctx, &canopyv1.StatusRequest{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("version %s: %v, want %q", version, err, want)
+		}
+		if kind := fserr.KindOf(err); version != "x" && kind != fserr.WrongVersion {
+			t.Errorf("version %s: kind %v", version, kind)
+		}
+	}
+	select {
+	case <-impl.seen:
+		t.Error("a call of another version was served")
+	default:
+	}
+	if _, err := client.Status(t.Context(), &canopyv1.StatusRequest{}); err != nil {
+		t.Errorf("a tool without a version: %v", err)
+	}
+	<-impl.seen
+}
+
 func TestPanicsAndErrorsAreAnswers(t *testing.T) {
 	_, impl, client := start(t)
 	for mount, want := range map[string]codes.Code{"panic": codes.Internal, "busy": codes.ResourceExhausted} {
