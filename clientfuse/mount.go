@@ -20,6 +20,8 @@ type Config struct {
 	// Client should be connected with Relaxed = 0: the kernel's time-outs already
 	// are what Options.Relaxed allows. It stays the caller's: close it after Unmount.
 	Client *client.Client
+	// Source is what /proc/mounts shows as mounted; "": "canopy:" and the cluster's id.
+	Source string
 	// Dir is the mount point: an empty directory.
 	Dir string
 	// Options: start from mountopt.Default().
@@ -42,12 +44,15 @@ func Mount(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("mount: no client")
 	}
-	source := "canopy:" + cfg.Client.ClusterID()
+	source := cfg.Source
+	if source == "" {
+		source = "canopy:" + cfg.Client.ClusterID()
+	}
 	return mountBackend(ctx, clientBackend{cfg.Client}, source, cfg)
 }
 
 // mountBackend mounts any backend; source is what /proc/mounts shows, to which
-// the subdirectory is added behind '#'.
+// the subdirectory is added behind '#' if it is not in it.
 func mountBackend(ctx context.Context, b backend, source string, cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -60,7 +65,7 @@ func mountBackend(ctx context.Context, b backend, source string, cfg Config) (*S
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", cfg.Dir, err)
 	}
-	if sub := path.Clean("/" + cfg.Options.Subdir); sub != "/" {
+	if sub := path.Clean("/" + cfg.Options.Subdir); sub != "/" && !strings.Contains(source, ":/") {
 		source += "#" + sub
 	}
 	m, err := mountopt.Serve(f, mountopt.Config{Dir: cfg.Dir, Source: source, Options: cfg.Options, Logger: cfg.Logger, Locks: true})

@@ -22,6 +22,7 @@ const mountFailed = 32
 
 // request is what mount(8) asks its helper for.
 type request struct {
+	source  string // as mount(8) was given it
 	cluster string
 	subdir  string
 	dir     string
@@ -58,7 +59,7 @@ func parseHelper(args []string) (request, error) {
 	if len(plain) != 2 {
 		return r, errors.New("usage: mount -t fuse.canopy HOST:PORT[,HOST:PORT...][:/path] MOUNTPOINT [-o options]")
 	}
-	r.cluster, r.dir = plain[0], plain[1]
+	r.source, r.cluster, r.dir = plain[0], plain[0], plain[1]
 	if i := strings.Index(r.cluster, ":/"); i >= 0 {
 		r.cluster, r.subdir = r.cluster[:i], r.cluster[i+1:]
 	}
@@ -83,7 +84,8 @@ func (r *request) takeOptions(list string) {
 
 // arguments returns how clientfuse is called for the request.
 func (r request) arguments() []string {
-	args := append([]string{}, r.flags...)
+	// mount -a and umount find a mount by the source that /proc/mounts shows.
+	args := append([]string{"--source=" + r.source}, r.flags...)
 	if r.cluster != "" {
 		args = append(args, "--cluster="+r.cluster)
 	}

@@ -45,6 +45,7 @@ consistency=relaxed=DURATION, cache_inodes=N, subdir=/path.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&m.cluster, "cluster", "", "HOST:PORT[,HOST:PORT...] of metadata nodes (default: $CANOPY_CLUSTER, else the canopy up of this machine)")
+	f.StringVar(&m.source, "source", "", "what /proc/mounts shows as mounted (default: canopy:ID of the cluster)")
 	f.StringArrayVarP(&m.options, "options", "o", nil, "mount options, separated by commas")
 	f.StringVar(&m.subdir, "subdir", "", "directory of the namespace to mount (default: all)")
 	f.StringVar(&m.http, "http", "", "HOST:PORT for /metrics, /healthz and /debug/pprof (default: none)")

@@ -61,13 +61,13 @@ func TestParseHelper(t *testing.T) {
 		want request
 	}{
 		{"127.0.0.1:7000:/data /mnt -o ro,consistency=relaxed=1s",
-			request{cluster: "127.0.0.1:7000", subdir: "/data", dir: "/mnt", options: []string{"ro", "consistency=relaxed=1s"}}},
+			request{source: "127.0.0.1:7000:/data", cluster: "127.0.0.1:7000", subdir: "/data", dir: "/mnt", options: []string{"ro", "consistency=relaxed=1s"}}},
 		{"h1:1,h2:2 /mnt -n -v -o rw",
-			request{cluster: "h1:1,h2:2", dir: "/mnt", options: []string{"rw"}}},
+			request{source: "h1:1,h2:2", cluster: "h1:1,h2:2", dir: "/mnt", options: []string{"rw"}}},
 		{"h1:1 /mnt -s -f -o rw,noexec,_netdev,http=:80,log=/l,log-level=debug",
-			request{cluster: "h1:1", dir: "/mnt", fake: true, options: []string{"rw", "noexec", "_netdev"},
+			request{source: "h1:1", cluster: "h1:1", dir: "/mnt", fake: true, options: []string{"rw", "noexec", "_netdev"},
 				flags: []string{"--http=:80", "--log-file=/l", "--log-level=debug"}}},
-		{"local /mnt", request{dir: "/mnt"}},
+		{"local /mnt", request{source: "local", dir: "/mnt"}},
 	} {
 		got, err := parseHelper(strings.Fields(c.args))
 		if err != nil || !reflect.DeepEqual(got, c.want) {
@@ -82,9 +82,9 @@ func TestParseHelper(t *testing.T) {
 }
 
 func TestHelperArguments(t *testing.T) {
-	r := request{cluster: "h:1", subdir: "/d", dir: "-mnt", options: []string{"ro", "noatime"}, flags: []string{"--http=:80"}}
+	r := request{source: "h:1:/d", cluster: "h:1", subdir: "/d", dir: "-mnt", options: []string{"ro", "noatime"}, flags: []string{"--http=:80"}}
 	got := strings.Join(r.arguments(), " ")
-	if want := "--http=:80 --cluster=h:1 --subdir=/d --options=ro,noatime -- -mnt"; got != want {
+	if want := "--source=h:1:/d --http=:80 --cluster=h:1 --subdir=/d --options=ro,noatime -- -mnt"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -32,6 +32,7 @@ const (
 type mounter struct {
 	common      cli.Daemon
 	cluster     string
+	source      string
 	options     []string
 	subdir      string
 	http        string
@@ -79,7 +80,7 @@ func (m *mounter) run(ctx context.Context, dir string, out io.Writer) (err error
 	starting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	server, err := clientfuse.Mount(starting, clientfuse.Config{
-		Client: c, Dir: dir, Options: options, Logger: logger, Registerer: registry,
+		Client: c, Source: m.source, Dir: dir, Options: options, Logger: logger, Registerer: registry,
 	})
 	if err != nil {
 		return err

@@ -55,12 +55,13 @@ func TestFindPrefersFlagThenEnvironment(t *testing.T) {
 const mountinfo = `22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 40 22 0:50 / /mnt/a\040b rw,nosuid - fuse.canopy canopy:1a2b rw,user_id=0
 41 22 0:51 / /mnt/sub rw - fuse.canopy 127.0.0.1:7000#/data/set rw
+43 22 0:53 / /mnt/as\040given rw - fuse.canopy h1:7000,h2:7000:/data/ rw
 42 22 0:52 / /mnt/other rw - fuse.other x rw
 `
 
 func TestNamespacePath(t *testing.T) {
 	mounts, err := Mounts(strings.NewReader(mountinfo))
-	if err != nil || len(mounts) != 2 {
+	if err != nil || len(mounts) != 3 {
 		t.Fatalf("Mounts: %v, %v", mounts, err)
 	}
 	for _, c := range []struct{ typed, wd, want string }{
@@ -69,6 +70,7 @@ func TestNamespacePath(t *testing.T) {
 		{"/mnt/a b", "/", "/"},
 		{"y", "/mnt/a b/x", "/x/y"},
 		{"/mnt/sub/q", "/", "/data/set/q"},
+		{"/mnt/as given/q", "/", "/data/q"},
 		{"/mnt/submarine", "/", "/mnt/submarine"},
 	} {
 		if got, err := namespacePath(c.typed, c.wd, mounts); err != nil || got != c.want {
@@ -80,15 +82,19 @@ func TestNamespacePath(t *testing.T) {
 	}
 }
 
-func TestInstanceOf(t *testing.T) {
-	mounts := []Mount{{Dir: "/mnt/a", Source: "canopy:1a2b"}, {Dir: "/mnt/a/b", Source: "canopy:ffff"}}
+func TestClusterOf(t *testing.T) {
+	mounts := []Mount{
+		{Dir: "/mnt/a", Source: "canopy:1a2b"}, {Dir: "/mnt/a/b", Source: "canopy:ffff"},
+		{Dir: "/mnt/c", Source: "h1:7000,h2:7000"}, {Dir: "/mnt/d", Source: "local"},
+	}
 	instances := []Instance{{Cluster: "ffff", Address: "f:1"}, {Cluster: "1a2b", Address: "a:1"}}
-	for path, want := range map[string]string{"/mnt/a": "a:1", "/mnt/a/x": "a:1", "/mnt/a/b/x": "f:1", "/mnt": "", "/mnt/ab": ""} {
-		if in, ok := instanceOf(path, mounts, instances); in.Address != want || ok != (want != "") {
-			t.Errorf("%s: %q, want %q", path, in.Address, want)
+	for path, want := range map[string]string{"/mnt/a": "a:1", "/mnt/a/x": "a:1", "/mnt/a/b/x": "f:1", "/mnt": "", "/mnt/ab": "",
+		"/mnt/c/x": "h1:7000,h2:7000", "/mnt/d": ""} {
+		if address, ok := clusterOf(path, mounts, instances); address != want || ok != (want != "") {
+			t.Errorf("%s: %q, want %q", path, address, want)
 		}
 	}
-	if _, ok := instanceOf("/mnt/a", mounts, instances[:1]); ok {
+	if _, ok := clusterOf("/mnt/a", mounts, instances[:1]); ok {
 		t.Error("a mount of a cluster that does not run here has an instance")
 	}
 }

@@ -14,7 +14,7 @@ import (
 // Mount is one Canopy mount of this machine.
 type Mount struct {
 	Dir    string // mount point, absolute
-	Source string // what was mounted, e.g. "canopy:1a2b" or "host:port:/sub"
+	Source string // what was mounted: "canopy:1a2b", "host:port[,host:port...]", "local" or "none"
 	Subdir string // path in the namespace that the mount shows, "/" for all
 }
 
@@ -22,7 +22,8 @@ type Mount struct {
 const FSType = "fuse.canopy"
 
 // Mounts returns the Canopy mounts that r, in the format of
-// /proc/self/mountinfo, lists. The subdirectory stands behind '#' in the source.
+// /proc/self/mountinfo, lists. The subdirectory stands behind '#' in the source, or
+// as mount(8) was given it, behind ":".
 func Mounts(r io.Reader) ([]Mount, error) {
 	var found []Mount
 	s := bufio.NewScanner(r)
@@ -35,6 +36,8 @@ func Mounts(r io.Reader) ([]Mount, error) {
 		m := Mount{Dir: unescape(l[4]), Source: unescape(rr[1]), Subdir: "/"}
 		if src, sub, ok := strings.Cut(m.Source, "#"); ok {
 			m.Source, m.Subdir = src, sub
+		} else if i := strings.Index(m.Source, ":/"); i >= 0 {
+			m.Source, m.Subdir = m.Source[:i], path.Clean(m.Source[i+1:])
 		}
 		found = append(found, m)
 	}
@@ -91,56 +94,53 @@ func namespacePath(typed, wd string, mounts []Mount) (string, error) {
 }
 
 // FindFor is Find for a command that was given a path: without flag, a path
-// below the mount of a `canopy up` of this machine means that cluster, whatever
-// the environment says.
+// below a mount of this machine means the mount's cluster, whatever the environment
+// says. It does not touch the mount.
 func FindFor(flag, typed string) (address string, err error) {
 	if flag != "" {
 		return flag, nil
 	}
-	in, ok, err := InstanceOf(typed)
-	if err != nil || !ok {
-		return Find(flag)
-	}
-	return in.Address, nil
-}
-
-// InstanceOf returns the `canopy up` of this machine whose cluster is mounted
-// where typed lies. It does not touch the mount.
-func InstanceOf(typed string) (in Instance, ok bool, err error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return Instance{}, false, err
+		return "", err
 	}
 	defer f.Close()
 	mounts, err := Mounts(f)
 	if err != nil {
-		return Instance{}, false, err
+		return "", err
 	}
 	instances, err := Running()
 	if err != nil {
-		return Instance{}, false, err
+		return "", err
 	}
 	abs, err := filepath.Abs(typed)
 	if err != nil {
-		return Instance{}, false, err
+		return "", err
 	}
-	in, ok = instanceOf(abs, mounts, instances)
-	return in, ok, nil
+	if address, ok := clusterOf(abs, mounts, instances); ok {
+		return address, nil
+	}
+	return Find(flag)
 }
 
-// instanceOf matches the cluster id in the mount's source: "canopy:<id>".
-func instanceOf(abs string, mounts []Mount, instances []Instance) (Instance, bool) {
+// clusterOf returns the address of the cluster that is mounted where abs lies: what
+// mount(8) was given, or that of the instance whose id the source names.
+func clusterOf(abs string, mounts []Mount, instances []Instance) (address string, ok bool) {
 	best := mountOf(abs, mounts)
 	if best < 0 {
-		return Instance{}, false
+		return "", false
 	}
-	id := strings.TrimPrefix(mounts[best].Source, "canopy:")
+	source := mounts[best].Source
+	id, byID := strings.CutPrefix(source, "canopy:")
+	if !byID && strings.Contains(source, ":") {
+		return source, true
+	}
 	for _, in := range instances {
 		if in.Cluster == id {
-			return in, true
+			return in.Address, true
 		}
 	}
-	return Instance{}, false
+	return "", false
 }
 
 // mountOf returns the index of the mount that the clean absolute path p lies
