@@ -49,6 +49,7 @@ func newBatch(m *Machine, w shard.Writer, timeNS int64) *batch {
 		b.nowNS = max(timeNS, m.state.TimeNS)
 		m.state.TimeNS = b.nowNS
 	}
+	b.record()
 	return b
 }
 

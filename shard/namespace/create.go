@@ -167,6 +167,9 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	b.touch(child)
 	b.counters().Directories++
 	b.charge(more)
+	if err := b.memberMade(d.Ino, child.Ino); err != nil {
+		return nil, err
+	}
 	return &canopyv1.Result{Attr: b.dirAttr(child), DirAttr: b.dirAttr(d), Cookie: uint64(p.at)}, nil
 }
 

@@ -49,50 +49,89 @@ func (m *Machine) loadSubtrees(r shard.Reader) error {
 	}); err != nil {
 		return err
 	}
-	for id, s := range m.subtrees {
-		c, err := countersOf(r, m.cfg.Shard, id)
+	for _, s := range m.subtrees {
+		if s.State == schema.Importing {
+			continue // nobody works on it
+		}
+		c, err := countersOf(r, m.cfg.Shard, s.id)
 		if err != nil {
 			return err
 		}
 		s.counters = c
-		lo, hi := schema.KindRange(m.cfg.Shard, id, schema.KindResults)
-		err = r.Scan(lo, hi, func(key, value []byte) (bool, error) {
-			results, err := schema.DecodeResults(value)
-			if err != nil {
-				return false, err
-			}
-			client, first, _ := schema.InoOf(key)
-			w := s.windows[base.ClientID(client)]
-			if w == nil {
-				w = &window{}
-				s.windows[base.ClientID(client)] = w
-			}
-			w.load(base.Seq(first), results)
-			return true, nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, w := range s.windows {
-			w.loaded()
-		}
-		if err := s.loadQuotas(r, m.cfg.Shard); err != nil {
-			return err
-		}
-		lo, hi = schema.KindRange(m.cfg.Shard, id, schema.KindLockClient)
-		err = r.Scan(lo, hi, func(key, _ []byte) (bool, error) {
-			client, _, _ := schema.InoOf(key)
-			s.locked[base.ClientID(client)]++
-			return true, nil
-		})
-		if err != nil {
-			return err
-		}
-		if err := s.policies.load(r, m.cfg.Shard, id); err != nil {
+		if err := m.loadSubtree(r, s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// loadSubtree reads what Apply keeps in memory of a subtree, but for its counters.
+func (m *Machine) loadSubtree(r shard.Reader, s *subtree) error {
+	if err := s.loadWindows(r, m.cfg.Shard); err != nil {
+		return err
+	}
+	if err := s.loadQuotas(r, m.cfg.Shard); err != nil {
+		return err
+	}
+	lo, hi := schema.KindRange(m.cfg.Shard, s.id, schema.KindLockClient)
+	err := r.Scan(lo, hi, func(key, _ []byte) (bool, error) {
+		client, _, _ := schema.InoOf(key)
+		s.locked[base.ClientID(client)]++
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.policies.load(r, m.cfg.Shard, s.id); err != nil {
+		return err
+	}
+	return s.loadMove(r, m.cfg.Shard)
+}
+
+func (s *subtree) loadWindows(r shard.Reader, id base.ShardID) error {
+	lo, hi := schema.KindRange(id, s.id, schema.KindResults)
+	err := r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		results, err := schema.DecodeResults(value)
+		if err != nil {
+			return false, err
+		}
+		client, first, _ := schema.InoOf(key)
+		w := s.windows[base.ClientID(client)]
+		if w == nil {
+			w = &window{}
+			s.windows[base.ClientID(client)] = w
+		}
+		w.load(base.Seq(first), results)
+		return true, nil
+	})
+	for _, w := range s.windows {
+		w.loaded()
+	}
+	return err
+}
+
+// loadMove reads the subtree's move and, before the hand-off of a carve, which
+// directories go.
+func (s *subtree) loadMove(r shard.Reader, id base.ShardID) error {
+	value, found, err := r.Get(schema.MoveKey(id, s.id))
+	if err != nil || !found {
+		return err
+	}
+	if s.move, err = schema.DecodeMove(value); err != nil || !s.carves() || s.move.Phase > schema.MoveFrozen {
+		return err
+	}
+	s.members = map[base.Ino]struct{}{}
+	lo, hi := schema.KindRange(id, s.id, schema.KindForward)
+	return r.Scan(lo, hi, func(key, value []byte) (bool, error) {
+		f, err := schema.DecodeForward(value)
+		if err != nil {
+			return false, err
+		}
+		if dir, _, _ := schema.InoOf(key); f.Into == s.move.Into {
+			s.members[base.Ino(dir)] = struct{}{}
+		}
+		return true, nil
+	})
 }
 
 func (s *subtree) loadQuotas(r shard.Reader, id base.ShardID) error {

@@ -31,6 +31,8 @@ type Machine struct {
 	ended    map[base.ClientID]*schema.Ended
 	subtrees map[base.SubtreeID]*subtree
 	scratch  []byte // of encodings, kept from batch to batch
+
+	recordings recordings // of subtrees that are copied
 }
 
 // subtree is what Apply keeps in memory of one subtree.
@@ -44,6 +46,8 @@ type subtree struct {
 	quotas        map[base.Ino]*quota
 	above         map[base.Ino][]*quota // of quotasAbove; valid while quotas and the tree between them stay
 	policies      policies
+	move          *schema.Move          // nil: it does not move
+	members       map[base.Ino]struct{} // directories of a carve before its hand-off
 }
 
 func newSubtree(id base.SubtreeID, s schema.Subtree) *subtree {
@@ -70,6 +74,7 @@ func (m *Machine) reset() {
 	m.sessions = map[base.ClientID]*schema.Session{}
 	m.ended = map[base.ClientID]*schema.Ended{}
 	m.subtrees = map[base.SubtreeID]*subtree{}
+	m.recordings.clear()
 }
 
 // Apply runs encoded Command messages in order at the entry's time and returns

@@ -130,6 +130,9 @@ func (b *batch) removeDirectory(d *directory) error {
 	if err := b.dropQuota(d.Ino); err != nil {
 		return err
 	}
+	if err := b.memberRemoved(d.Ino); err != nil {
+		return err
+	}
 	return b.set(schema.OrphanKey(b.id, b.subtree, d.Ino), &schema.Orphan{SinceNS: b.nowNS})
 }
 

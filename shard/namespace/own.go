@@ -32,6 +32,10 @@ func (b *batch) runOwn(c *canopyv1.Command) (*canopyv1.Result, error) {
 		return b.inSubtree(own.QuotaCounted.GetSubtree(), func() (*canopyv1.Result, error) { return b.quotaCounted(own.QuotaCounted) })
 	case *canopyv1.Command_TallyDone:
 		return b.inSubtree(own.TallyDone.GetSubtree(), func() (*canopyv1.Result, error) { return b.tallyDone(own.TallyDone) })
+	case *canopyv1.Command_Move:
+		return b.moveStep(own.Move)
+	case *canopyv1.Command_Import:
+		return b.takeIn(own.Import)
 	case *canopyv1.Command_Checksum:
 		return &canopyv1.Result{}, nil // raftgroup makes it
 	}

@@ -80,7 +80,7 @@ func (b *batch) resolvePolicy(d *directory) (*resolved, error) {
 		if d.Ino == b.root {
 			break
 		}
-		up, err := b.directoryIn(d.ParentSubtree, d.Parent)
+		up, err := b.above(d)
 		if err != nil {
 			return nil, err
 		}
@@ -265,14 +265,14 @@ func (v *view) policyOf(dir base.Ino) (*canopyv1.LayoutPolicy, error) {
 	return own.Proto(), nil
 }
 
-// pathUp returns a directory and all above it, the root last.
+// pathUp returns a directory and all above it in the subtree, the root last.
 func (v *view) pathUp(d *directory) ([]*directory, error) {
 	path := []*directory{d}
 	for range maxDepth {
 		if d.Ino == v.root {
 			break
 		}
-		up, err := v.directoryIn(d.ParentSubtree, d.Parent)
+		up, err := v.above(d)
 		if err != nil {
 			return nil, err
 		}
@@ -280,6 +280,19 @@ func (v *view) pathUp(d *directory) ([]*directory, error) {
 		path = append(path, d)
 	}
 	return path, nil
+}
+
+// above returns the directory that d inherits from: its parent, or the subtree's
+// root if the parent lies in another subtree. A subtree's root says what holds
+// there, also what it inherited when it was made one.
+func (v *view) above(d *directory) (*directory, error) {
+	if d.ParentSubtree == v.subtree {
+		up, err := v.directory(d.Parent)
+		if !isElsewhere(err) {
+			return up, err
+		}
+	}
+	return v.directory(v.root)
 }
 
 // pathText returns the path of the first of directories as of pathUp.

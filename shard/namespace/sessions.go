@@ -69,6 +69,9 @@ func (b *batch) closeSession() error {
 	if b.seq <= s.OpenSeq {
 		return fserr.BelowFloor // of an earlier session
 	}
+	if b.frozenSubtree() {
+		return fserr.Frozen
+	}
 	_, err := b.endSessions([]base.ClientID{b.client}, b.seq)
 	return err
 }
@@ -84,6 +87,9 @@ func (b *batch) endLost(c *canopyv1.EndSessionsCommand) (*canopyv1.Result, error
 	}
 	if len(clients) == 0 {
 		return &canopyv1.Result{}, nil
+	}
+	if b.frozenSubtree() {
+		return nil, fserr.Frozen
 	}
 	b.m.state.LostClientNS = b.nowNS
 	zeros, err := b.endSessions(clients, 0)

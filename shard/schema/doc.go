@@ -16,6 +16,7 @@
 //	  01 shard state                    ShardState: id counters, time, cluster
 //	  10 session    client              Session (C3)
 //	  11 ended      client              Ended: what an ended session had used up (C3)
+//	  20 import     subtree             Import: a subtree that comes, or came (E1)
 //	  f0 applied, f1 lease              replica.go
 //	any other subtree:
 //	  01 subtree state                  Subtree: epoch, state, root
@@ -35,6 +36,7 @@
 //	  93 names      ino                 Names: where a de-inlined inode has names
 //	  98 policy     dir                 Policy: what new files below get
 //	  a0 forward    dir                 Forward: the subtree that a carve puts, or put, the directory into (E7)
+//	  a1 move                           Move: the subtree, or a part of it, goes to another shard (E2)
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -50,5 +52,5 @@ package schema
 //
 //   - 2: ACLs of inodes and headers; file locks.
 //   - 3: quotas; the names of de-inlined inodes; layout policies.
-//   - 4: forwards of carved directories.
+//   - 4: forwards of carved directories; moves and imports of subtrees.
 const FormatVersion = 4

@@ -13,12 +13,12 @@ var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
 	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
-	KindPolicy: "policy", KindForward: "forward",
+	KindPolicy: "policy", KindForward: "forward", KindMove: "move",
 	KindSubtree: "subtree",
 }
 
 var shardKindNames = map[Kind]string{
-	KindShard: "shard", KindSession: "session", KindEnded: "ended",
+	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import",
 	Kind(kindApplied): "applied", Kind(kindLease): "lease",
 }
 
@@ -60,6 +60,8 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 	n := binary.BigEndian.Uint64(rest)
 	tail := rest[8:]
 	switch {
+	case ofShard && kind == KindImport:
+		return fmt.Sprintf(" %d%s", n, formatTail(tail))
 	case ofShard:
 		return fmt.Sprintf(" %v%s", base.ClientID(n), formatTail(tail))
 	case kind == KindLockClient && len(tail) == 8:
@@ -148,6 +150,8 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 			return DecodeSession(value)
 		case KindEnded:
 			return DecodeEnded(value)
+		case KindImport:
+			return DecodeImport(value)
 		}
 		return nil, nil
 	}
@@ -195,6 +199,8 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodePolicy(value)
 	case KindForward:
 		return DecodeForward(value)
+	case KindMove:
+		return DecodeMove(value)
 	}
 	return nil, nil
 }

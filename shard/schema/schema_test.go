@@ -62,6 +62,7 @@ func samples() []sample {
 		{"shard", ShardKey(1), &ShardState{1, "cluster", 1, 8, 2, 5000, 4000}, decoderOf(DecodeShardState)},
 		{"session", SessionKey(1, 0xa1), &Session{"host", 7, "/mnt", 1000, 2, 3}, decoderOf(DecodeSession)},
 		{"ended", EndedKey(1, 0xa1), &Ended{1000, 77}, decoderOf(DecodeEnded)},
+		{"import", ImportKey(1, 1), &Import{ImportRunning, true, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}}, decoderOf(DecodeImport)},
 		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}}, decoderOf(DecodeSubtree)},
 		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}}, decoderOf(DecodeSubtree)},
 		{"subtree under a carve", SubtreeKey(1, 1), &Subtree{3, Frozen, 1, 0, 2, Carve{1<<44 | 7, false}}, decoderOf(DecodeSubtree)},
@@ -96,6 +97,7 @@ func samples() []sample {
 		{"locked", LockedKey(1, 1, 12), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
 		{"quota", QuotaKey(1, 1, 2), &Quota{5, true, false, 1 << 30, 1000, 99, Usage{7, 5000, 1}}, decoderOf(DecodeQuota)},
 		{"tally", QuotaKey(1, 1, 2), &Quota{5, false, true, 0, 0, 99, Usage{-7, -5000, 0}}, decoderOf(DecodeQuota)},
+		{"move", MoveKey(1, 1), &Move{MoveHandedOff, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 77, 4, 99}, decoderOf(DecodeMove)},
 		{"names", NamesKey(1, 1, 12), &Names{[]base.Ino{2, 2, 3}}, decoderOf(DecodeNames)},
 	}
 }
@@ -146,7 +148,7 @@ func TestKeyOrder(t *testing.T) {
 		}
 	}
 	lo, hi = SubtreeRange(1, 1)
-	for _, s := range samples()[3:] {
+	for _, s := range samples()[4:] {
 		if bytes.Compare(s.key, lo) < 0 || bytes.Compare(s.key, hi) >= 0 {
 			t.Errorf("%s lies outside its subtree", s.name)
 		}

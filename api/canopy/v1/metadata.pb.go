@@ -3733,8 +3733,10 @@ type Result struct {
 	// Bytes that quotas leave for the object, where there are quotas: with create,
 	// report_size, get_quota, and a report that is refused with QUOTA.
 	RoomBytes     *uint64      `protobuf:"varint,50,opt,name=room_bytes,json=roomBytes,proto3,oneof" json:"room_bytes,omitempty"`
-	Quotas        []*Quota     `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"`     // get_quota, list_quotas, set_quota
-	Policies      []*DirPolicy `protobuf:"bytes,60,rep,name=policies,proto3" json:"policies,omitempty"` // get_policy
+	Quotas        []*Quota     `protobuf:"bytes,51,rep,name=quotas,proto3" json:"quotas,omitempty"`                            // get_quota, list_quotas, set_quota
+	Policies      []*DirPolicy `protobuf:"bytes,60,rep,name=policies,proto3" json:"policies,omitempty"`                        // get_policy
+	Move          *Move        `protobuf:"bytes,100,opt,name=move,proto3" json:"move,omitempty"`                               // of a step of a move: its state after it
+	MoveCounts    *MoveCounts  `protobuf:"bytes,101,opt,name=move_counts,json=moveCounts,proto3" json:"move_counts,omitempty"` // of a step of an import
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3930,6 +3932,20 @@ func (x *Result) GetPolicies() []*DirPolicy {
 	return nil
 }
 
+func (x *Result) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *Result) GetMoveCounts() *MoveCounts {
+	if x != nil {
+		return x.MoveCounts
+	}
+	return nil
+}
+
 type Redirect struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Subtree uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
@@ -4069,6 +4085,7 @@ type Event struct {
 	//	*Event_SessionLost
 	//	*Event_Report
 	//	*Event_Invalidate
+	//	*Event_SubtreeMoved
 	Event         isEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4147,6 +4164,15 @@ func (x *Event) GetInvalidate() *Invalidate {
 	return nil
 }
 
+func (x *Event) GetSubtreeMoved() *SubtreeMoved {
+	if x != nil {
+		if x, ok := x.Event.(*Event_SubtreeMoved); ok {
+			return x.SubtreeMoved
+		}
+	}
+	return nil
+}
+
 type isEvent_Event interface {
 	isEvent_Event()
 }
@@ -4167,6 +4193,10 @@ type Event_Invalidate struct {
 	Invalidate *Invalidate `protobuf:"bytes,4,opt,name=invalidate,proto3,oneof"` // drop what is cached of these
 }
 
+type Event_SubtreeMoved struct {
+	SubtreeMoved *SubtreeMoved `protobuf:"bytes,100,opt,name=subtree_moved,json=subtreeMoved,proto3,oneof"` // ask, and report open files, at its new owner
+}
+
 func (*Event_Heartbeat) isEvent_Event() {}
 
 func (*Event_SessionLost) isEvent_Event() {}
@@ -4174,6 +4204,8 @@ func (*Event_SessionLost) isEvent_Event() {}
 func (*Event_Report) isEvent_Event() {}
 
 func (*Event_Invalidate) isEvent_Event() {}
+
+func (*Event_SubtreeMoved) isEvent_Event() {}
 
 type Heartbeat struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -4499,7 +4531,7 @@ var File_api_canopy_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1aapi/canopy/v1/layout.proto\"]\n" +
+	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1dapi/canopy/v1/migration.proto\x1a\x1aapi/canopy/v1/layout.proto\"]\n" +
 	"\x0eOperateRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1f\n" +
@@ -4768,7 +4800,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xbb\x06\n" +
+	"\x10CloseSessionCall\"\x98\a\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -4798,7 +4830,10 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
 	"room_bytes\x182 \x01(\x04H\x00R\troomBytes\x88\x01\x01\x12(\n" +
 	"\x06quotas\x183 \x03(\v2\x10.canopy.v1.QuotaR\x06quotas\x120\n" +
-	"\bpolicies\x18< \x03(\v2\x14.canopy.v1.DirPolicyR\bpoliciesB\r\n" +
+	"\bpolicies\x18< \x03(\v2\x14.canopy.v1.DirPolicyR\bpolicies\x12#\n" +
+	"\x04move\x18d \x01(\v2\x0f.canopy.v1.MoveR\x04move\x126\n" +
+	"\vmove_counts\x18e \x01(\v2\x15.canopy.v1.MoveCountsR\n" +
+	"moveCountsB\r\n" +
 	"\v_room_bytes\"\x90\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
@@ -4808,14 +4843,15 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\aaddress\x18\x05 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03dir\x18d \x01(\x04R\x03dir\"'\n" +
 	"\rEventsRequest\x12\x16\n" +
-	"\x06shards\x18\x01 \x03(\x04R\x06shards\"\xf0\x01\n" +
+	"\x06shards\x18\x01 \x03(\x04R\x06shards\"\xb0\x02\n" +
 	"\x05Event\x124\n" +
 	"\theartbeat\x18\x01 \x01(\v2\x14.canopy.v1.HeartbeatH\x00R\theartbeat\x12;\n" +
 	"\fsession_lost\x18\x02 \x01(\v2\x16.canopy.v1.SessionLostH\x00R\vsessionLost\x122\n" +
 	"\x06report\x18\x03 \x01(\v2\x18.canopy.v1.ReportRequestH\x00R\x06report\x127\n" +
 	"\n" +
 	"invalidate\x18\x04 \x01(\v2\x15.canopy.v1.InvalidateH\x00R\n" +
-	"invalidateB\a\n" +
+	"invalidate\x12>\n" +
+	"\rsubtree_moved\x18d \x01(\v2\x17.canopy.v1.SubtreeMovedH\x00R\fsubtreeMovedB\a\n" +
 	"\x05event\"9\n" +
 	"\tHeartbeat\x12,\n" +
 	"\x12session_timeout_ms\x18\x01 \x01(\rR\x10sessionTimeoutMs\"#\n" +
@@ -4949,6 +4985,9 @@ var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(*Attr)(nil),                // 62: canopy.v1.Attr
 	(*DirEntry)(nil),            // 63: canopy.v1.DirEntry
 	(*StatFs)(nil),              // 64: canopy.v1.StatFs
+	(*Move)(nil),                // 65: canopy.v1.Move
+	(*MoveCounts)(nil),          // 66: canopy.v1.MoveCounts
+	(*SubtreeMoved)(nil),        // 67: canopy.v1.SubtreeMoved
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	7,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
@@ -5029,26 +5068,29 @@ var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	31, // 75: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
 	37, // 76: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
 	44, // 77: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
-	51, // 78: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	52, // 79: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	53, // 80: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	54, // 81: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	58, // 82: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	58, // 83: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	58, // 84: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	48, // 85: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	58, // 86: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	4,  // 87: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	49, // 88: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	55, // 89: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	5,  // 90: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	50, // 91: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	56, // 92: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	90, // [90:93] is the sub-list for method output_type
-	87, // [87:90] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	65, // 78: canopy.v1.Result.move:type_name -> canopy.v1.Move
+	66, // 79: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
+	51, // 80: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	52, // 81: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	53, // 82: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	54, // 83: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	67, // 84: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
+	58, // 85: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	58, // 86: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	58, // 87: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	48, // 88: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	58, // 89: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	4,  // 90: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	49, // 91: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	55, // 92: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	5,  // 93: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	50, // 94: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	56, // 95: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	93, // [93:96] is the sub-list for method output_type
+	90, // [90:93] is the sub-list for method input_type
+	90, // [90:90] is the sub-list for extension type_name
+	90, // [90:90] is the sub-list for extension extendee
+	0,  // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -5057,6 +5099,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		return
 	}
 	file_api_canopy_v1_common_proto_init()
+	file_api_canopy_v1_migration_proto_init()
 	file_api_canopy_v1_layout_proto_init()
 	file_api_canopy_v1_metadata_proto_msgTypes[3].OneofWrappers = []any{
 		(*Op_Lookup)(nil),
@@ -5102,6 +5145,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
 		(*Event_Invalidate)(nil),
+		(*Event_SubtreeMoved)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

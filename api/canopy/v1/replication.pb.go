@@ -264,6 +264,8 @@ type Command struct {
 	//	*Command_CutDone
 	//	*Command_QuotaCounted
 	//	*Command_TallyDone
+	//	*Command_Move
+	//	*Command_Import
 	Own           isCommand_Own `protobuf_oneof:"own"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -406,6 +408,24 @@ func (x *Command) GetTallyDone() *TallyDoneCommand {
 	return nil
 }
 
+func (x *Command) GetMove() *MoveCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_Move); ok {
+			return x.Move
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetImport() *ImportCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_Import); ok {
+			return x.Import
+		}
+	}
+	return nil
+}
+
 type isCommand_Own interface {
 	isCommand_Own()
 }
@@ -442,6 +462,14 @@ type Command_TallyDone struct {
 	TallyDone *TallyDoneCommand `protobuf:"bytes,51,opt,name=tally_done,json=tallyDone,proto3,oneof"`
 }
 
+type Command_Move struct {
+	Move *MoveCommand `protobuf:"bytes,100,opt,name=move,proto3,oneof"` // of a shard that gives a subtree away
+}
+
+type Command_Import struct {
+	Import *ImportCommand `protobuf:"bytes,101,opt,name=import,proto3,oneof"` // of a shard that takes one in
+}
+
 func (*Command_Bootstrap) isCommand_Own() {}
 
 func (*Command_EndSessions) isCommand_Own() {}
@@ -457,6 +485,10 @@ func (*Command_CutDone) isCommand_Own() {}
 func (*Command_QuotaCounted) isCommand_Own() {}
 
 func (*Command_TallyDone) isCommand_Own() {}
+
+func (*Command_Move) isCommand_Own() {}
+
+func (*Command_Import) isCommand_Own() {}
 
 // BootstrapCommand makes the shard's initial state. With subtree != 0 the
 // shard becomes the owner of a new, empty subtree with root as its directory.
@@ -988,7 +1020,7 @@ var File_api_canopy_v1_replication_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\"\xcf\x01\n" +
+	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\x1a\x1dapi/canopy/v1/migration.proto\"\xcf\x01\n" +
 	"\tRaftEntry\x12\x1f\n" +
 	"\vlease_epoch\x18\x01 \x01(\x04R\n" +
 	"leaseEpoch\x12\x16\n" +
@@ -1004,7 +1036,7 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
 	"durationMs\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\x04R\binstance\"\xf2\x04\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\xd4\x05\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +
@@ -1018,7 +1050,9 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\bcut_done\x18\x15 \x01(\v2\x19.canopy.v1.CutDoneCommandH\x00R\acutDone\x12E\n" +
 	"\rquota_counted\x182 \x01(\v2\x1e.canopy.v1.QuotaCountedCommandH\x00R\fquotaCounted\x12<\n" +
 	"\n" +
-	"tally_done\x183 \x01(\v2\x1b.canopy.v1.TallyDoneCommandH\x00R\ttallyDoneB\x05\n" +
+	"tally_done\x183 \x01(\v2\x1b.canopy.v1.TallyDoneCommandH\x00R\ttallyDone\x12,\n" +
+	"\x04move\x18d \x01(\v2\x16.canopy.v1.MoveCommandH\x00R\x04move\x122\n" +
+	"\x06import\x18e \x01(\v2\x18.canopy.v1.ImportCommandH\x00R\x06importB\x05\n" +
 	"\x03own\"\xd5\x01\n" +
 	"\x10BootstrapCommand\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
@@ -1092,8 +1126,10 @@ var file_api_canopy_v1_replication_proto_goTypes = []any{
 	(*QuotaCountedCommand)(nil), // 10: canopy.v1.QuotaCountedCommand
 	(*TallyDoneCommand)(nil),    // 11: canopy.v1.TallyDoneCommand
 	(*Op)(nil),                  // 12: canopy.v1.Op
-	(*Layout)(nil),              // 13: canopy.v1.Layout
-	(*Place)(nil),               // 14: canopy.v1.Place
+	(*MoveCommand)(nil),         // 13: canopy.v1.MoveCommand
+	(*ImportCommand)(nil),       // 14: canopy.v1.ImportCommand
+	(*Layout)(nil),              // 15: canopy.v1.Layout
+	(*Place)(nil),               // 16: canopy.v1.Place
 }
 var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.RaftEntry.lease:type_name -> canopy.v1.LeaseCommand
@@ -1107,13 +1143,15 @@ var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	8,  // 8: canopy.v1.Command.cut_done:type_name -> canopy.v1.CutDoneCommand
 	10, // 9: canopy.v1.Command.quota_counted:type_name -> canopy.v1.QuotaCountedCommand
 	11, // 10: canopy.v1.Command.tally_done:type_name -> canopy.v1.TallyDoneCommand
-	13, // 11: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
-	14, // 12: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 11: canopy.v1.Command.move:type_name -> canopy.v1.MoveCommand
+	14, // 12: canopy.v1.Command.import:type_name -> canopy.v1.ImportCommand
+	15, // 13: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
+	16, // 14: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_replication_proto_init() }
@@ -1123,6 +1161,7 @@ func file_api_canopy_v1_replication_proto_init() {
 	}
 	file_api_canopy_v1_common_proto_init()
 	file_api_canopy_v1_metadata_proto_init()
+	file_api_canopy_v1_migration_proto_init()
 	file_api_canopy_v1_replication_proto_msgTypes[2].OneofWrappers = []any{
 		(*Command_Bootstrap)(nil),
 		(*Command_EndSessions)(nil),
@@ -1132,6 +1171,8 @@ func file_api_canopy_v1_replication_proto_init() {
 		(*Command_CutDone)(nil),
 		(*Command_QuotaCounted)(nil),
 		(*Command_TallyDone)(nil),
+		(*Command_Move)(nil),
+		(*Command_Import)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
