@@ -70,7 +70,7 @@ func (d *Driver) stepCopy(ctx context.Context) error {
 // calm says that another round would be no smaller than this one.
 func (d *Driver) calm() bool {
 	p := d.Progress()
-	return p.Changed <= calmKeys || p.Rounds >= maxRounds
+	return p.Changed <= d.Limits.CalmKeys || p.Rounds >= maxRounds
 }
 
 // refused makes a new attempt if the target knows of a later one.
@@ -229,7 +229,7 @@ func (d *Driver) readTail(ctx context.Context) error {
 // sendTail sends the last batches: the last one has the sessions.
 func (d *Driver) sendTail(ctx context.Context) error {
 	c := d.copy
-	n := fitting(c.tail)
+	n := d.fitting(c.tail)
 	c.pending = &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BATCH, Batch: c.batch + 1, Rows: c.tail[:n]}
 	if c.tail = c.tail[n:]; len(c.tail) == 0 {
 		err := d.src.Read(ctx, func(r shard.Reader) (err error) {

@@ -41,17 +41,23 @@ type Target interface {
 var ErrWaits = errors.New("migrate: waits for what holds the subtree")
 
 const (
-	batchBytes    = 512 << 10
-	walkNames     = 4096 // names of directories that one step of the walk looks at, about
 	membersAtOnce = 1024
 	cleanAtOnce   = 64
-	// A round this small is as good as any: what changed meanwhile is fewer keys
-	// still, and they are what operations wait for.
-	calmKeys  = 512
-	maxRounds = 24
+	maxRounds     = 24
 	// FreezeLimit is how long operations wait at most; then the copy goes on.
 	FreezeLimit = 2 * time.Second
 )
+
+// Limits bound what one step does. Others than the defaults are for tests.
+type Limits struct {
+	BatchBytes int
+	WalkNames  int // names of directories that one step of the walk looks at, about
+	// CalmKeys is a round so small that another one would be no smaller: what changed
+	// meanwhile is fewer keys still, and they are what operations wait for.
+	CalmKeys uint64
+}
+
+var defaults = Limits{BatchBytes: 512 << 10, WalkNames: 4096, CalmKeys: 512}
 
 // Progress is how far a Driver is.
 type Progress struct {
@@ -68,6 +74,7 @@ type Driver struct {
 	src     Source
 	dst     Target
 	now     func() time.Duration
+	Limits  Limits
 
 	move    *schema.Move // as of the last step; nil: to be read
 	walk    []base.Ino   // members whose names are to be looked at
@@ -82,7 +89,7 @@ type Driver struct {
 // New returns a Driver of the move of a subtree. now is a clock that does not go
 // back.
 func New(id base.ShardID, subtree base.SubtreeID, src Source, dst Target, now func() time.Duration) *Driver {
-	return &Driver{id: id, subtree: subtree, src: src, dst: dst, now: now}
+	return &Driver{id: id, subtree: subtree, src: src, dst: dst, now: now, Limits: defaults}
 }
 
 // Progress returns how far the driver is.
@@ -323,7 +330,7 @@ func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino) (found []uint64
 		if err != nil {
 			return nil, 0, err
 		}
-		if looked++; names >= walkNames {
+		if looked++; names >= d.Limits.WalkNames {
 			break
 		}
 	}

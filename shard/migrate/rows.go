@@ -97,7 +97,7 @@ func (p *page) span(lo, hi []byte) (full bool, err error) {
 	var found []raw
 	size := p.bytes
 	err = p.r.Scan(lo, hi, func(key, value []byte) (bool, error) {
-		if size >= batchBytes {
+		if size >= p.d.Limits.BatchBytes {
 			full = true
 			return false, nil
 		}
@@ -120,7 +120,7 @@ func (p *page) span(lo, hi []byte) (full bool, err error) {
 // keys takes what the first of keys are now, until the batch is full.
 func (p *page) keys(keys []string) (used int, err error) {
 	for _, k := range keys {
-		if p.bytes >= batchBytes {
+		if p.bytes >= p.d.Limits.BatchBytes {
 			break
 		}
 		used++
@@ -391,10 +391,10 @@ func (d *Driver) sessions(r shard.Reader) (out []*canopyv1.ImportSession, err er
 }
 
 // fitting returns how many of rows go into a batch.
-func fitting(rows []*canopyv1.ImportRow) int {
+func (d *Driver) fitting(rows []*canopyv1.ImportRow) int {
 	size := 0
 	for i, row := range rows {
-		if size += len(row.Key) + len(row.Value); size > batchBytes && i > 0 {
+		if size += len(row.Key) + len(row.Value); size > d.Limits.BatchBytes && i > 0 {
 			return i
 		}
 	}

@@ -26,11 +26,11 @@ type shards struct {
 	where map[base.SubtreeID]base.ShardID // the client's map
 	now   int64
 	seq   uint64
-	known map[string]base.SubtreeID // subtree of a directory by number, as redirects taught
 
 	// fault, if set, is asked before each step of a move whether it fails, and after.
 	fault func(step string, after bool) error
 	steps []string
+	small bool // batches, so that there are many
 }
 
 // machineOf is one shard.
@@ -43,7 +43,7 @@ type machineOf struct {
 }
 
 func newShards(t testing.TB, n int) *shards {
-	s := &shards{t: t, of: map[base.ShardID]*machineOf{}, where: map[base.SubtreeID]base.ShardID{1: 1}, now: 1000, known: map[string]base.SubtreeID{}}
+	s := &shards{t: t, of: map[base.ShardID]*machineOf{}, where: map[base.SubtreeID]base.ShardID{1: 1}, now: 1000}
 	for i := range n {
 		x := &machineOf{s: s, id: base.ShardID(i + 1), kv: memkv.New()}
 		s.of[x.id] = x
@@ -131,7 +131,7 @@ func (s *shards) do(op *canopyv1.Op) *canopyv1.Result {
 	}
 	op.Cred = &canopyv1.Credential{}
 	for range 8 {
-		x := s.of[s.where[base.SubtreeID(op.Subtree)]]
+		x := s.of[s.owner(base.SubtreeID(op.Subtree))]
 		if x == nil {
 			s.t.Fatalf("subtree %d is nowhere", op.Subtree)
 		}
@@ -314,7 +314,7 @@ func (x target) Import(_ context.Context, c *canopyv1.ImportCommand) (*canopyv1.
 func (s *shards) begin(path string, to base.ShardID) (from base.ShardID, subtree base.SubtreeID, r *canopyv1.Result) {
 	ino, in := s.dir(path)
 	subtree = base.SubtreeID(in)
-	from = s.where[subtree]
+	from = s.owner(subtree)
 	r = s.of[from].apply(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: &canopyv1.MoveCommand{
 		Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: in, Dir: ino, ToShard: uint64(to)}}})[0]
 	return from, subtree, r
@@ -322,7 +322,11 @@ func (s *shards) begin(path string, to base.ShardID) (from base.ShardID, subtree
 
 // driver makes a driver of a move.
 func (s *shards) driver(from base.ShardID, subtree base.SubtreeID, to base.ShardID) *migrate.Driver {
-	return migrate.New(from, subtree, s.of[from], target{s.of[to]}, func() time.Duration { return time.Duration(s.now) })
+	d := migrate.New(from, subtree, s.of[from], target{s.of[to]}, func() time.Duration { return time.Duration(s.now) })
+	if s.small {
+		d.Limits = migrate.Limits{BatchBytes: 400, WalkNames: 3, CalmKeys: 1}
+	}
+	return d
 }
 
 // migrate moves a directory; between is called after each step.
@@ -348,15 +352,23 @@ func (s *shards) migrate(path string, to base.ShardID, between func(step int)) {
 		if step > 10000 {
 			s.t.Fatalf("it never ends: %v", s.steps[len(s.steps)-20:])
 		}
-		if between != nil {
-			between(step)
+		if m := d.Move(); between != nil && m != nil && m.Phase <= schema.MoveCopying {
+			between(step) // later they wait, or cross the border
 		}
 	}
-	for id, x := range s.of { // the map in etcd
-		_ = eachSubtree(x.kv, id, func(subtree base.SubtreeID, t schema.Subtree) {
-			if t.State == schema.Active || t.State == schema.Frozen {
-				s.where[subtree] = id
-			}
-		})
+}
+
+// owner is where a client asks first: what it knows, else what the map says, which
+// owners write.
+func (s *shards) owner(subtree base.SubtreeID) base.ShardID {
+	if _, known := s.where[subtree]; !known {
+		for id, x := range s.of {
+			_ = eachSubtree(x.kv, id, func(found base.SubtreeID, t schema.Subtree) {
+				if found == subtree && t.State == schema.Active {
+					s.where[subtree] = id
+				}
+			})
+		}
 	}
+	return s.where[subtree]
 }
