@@ -314,6 +314,9 @@ func (x target) Import(_ context.Context, c *canopyv1.ImportCommand) (*canopyv1.
 func (s *shards) begin(path string, to base.ShardID) (from base.ShardID, subtree base.SubtreeID, r *canopyv1.Result) {
 	ino, in := s.dir(path)
 	subtree = base.SubtreeID(in)
+	if subtree != 1 {
+		delete(s.where, subtree) // it may have moved: ask the map
+	}
 	from = s.owner(subtree)
 	r = s.of[from].apply(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: &canopyv1.MoveCommand{
 		Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: in, Dir: ino, ToShard: uint64(to)}}})[0]
