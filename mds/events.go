@@ -33,6 +33,29 @@ type eventStream struct {
 	mu      sync.Mutex
 	lost    map[base.ShardID]bool // sessions that ended
 	reports map[base.ShardID]bool // shards that ask for a report of open files
+	moved   map[movedKey]*canopyv1.SubtreeMoved
+}
+
+// movedKey names a part of the namespace that has another owner.
+type movedKey struct{ from, subtree uint64 }
+
+// maxMovedEvents bounds what waits for a client that takes nothing: what is left
+// out it learns by redirects.
+const maxMovedEvents = 1024
+
+// moved tells clients of a subtree's new owner.
+func (h *eventHub) moved(clients []base.ClientID, news *canopyv1.SubtreeMoved) {
+	key := movedKey{news.FromSubtree, news.Subtree}
+	for _, client := range clients {
+		for _, e := range h.of(client) {
+			e.mu.Lock()
+			if len(e.moved) < maxMovedEvents || e.moved[key] != nil {
+				e.moved[key] = news
+			}
+			e.mu.Unlock()
+			e.poke()
+		}
+	}
 }
 
 func (h *eventHub) add(e *eventStream) {
@@ -79,6 +102,10 @@ func (e *eventStream) note(set map[base.ShardID]bool, id base.ShardID) {
 	e.mu.Lock()
 	set[id] = true
 	e.mu.Unlock()
+	e.poke()
+}
+
+func (e *eventStream) poke() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -96,7 +123,11 @@ func (e *eventStream) take() []*canopyv1.Event {
 	for id := range e.reports {
 		out = append(out, &canopyv1.Event{Event: &canopyv1.Event_Report{Report: &canopyv1.ReportRequest{Shard: uint64(id)}}})
 	}
+	for _, news := range e.moved {
+		out = append(out, &canopyv1.Event{Event: &canopyv1.Event_SubtreeMoved{SubtreeMoved: news}})
+	}
 	clear(e.lost)
+	clear(e.moved)
 	clear(e.reports)
 	return out
 }
@@ -111,7 +142,7 @@ func (m *metadataService) Events(stream grpc.BidiStreamingServer[canopyv1.Events
 	}
 	e := &eventStream{
 		client: client, wake: make(chan struct{}, 1),
-		lost: map[base.ShardID]bool{}, reports: map[base.ShardID]bool{},
+		lost: map[base.ShardID]bool{}, reports: map[base.ShardID]bool{}, moved: map[movedKey]*canopyv1.SubtreeMoved{},
 	}
 	s.events.add(e)
 	defer s.events.remove(e)

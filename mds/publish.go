@@ -2,6 +2,7 @@ package mds
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -20,6 +21,17 @@ type news struct {
 func (s *Server) publishHolder(h *hosted, epoch base.LeaseEpoch, routes []*canopyv1.SubtreeRoute) {
 	h.mu.Lock()
 	h.news = news{epoch, routes}
+	h.mu.Unlock()
+	select {
+	case s.publish <- struct{}{}:
+	default:
+	}
+}
+
+// publishRoute puts one more subtree of a shard that this node holds into the map.
+func (s *Server) publishRoute(h *hosted, epoch base.LeaseEpoch, route *canopyv1.SubtreeRoute) {
+	h.mu.Lock()
+	h.news = news{epoch, append(slices.Clone(h.news.routes), route)}
 	h.mu.Unlock()
 	select {
 	case s.publish <- struct{}{}:
@@ -63,7 +75,7 @@ func (s *Server) publishAll(ctx context.Context) bool {
 			continue
 		}
 		h.mu.Lock()
-		if h.news.epoch == n.epoch {
+		if h.news.epoch == n.epoch && len(h.news.routes) == len(n.routes) { // else more came meanwhile
 			h.news = news{}
 		}
 		h.mu.Unlock()

@@ -69,6 +69,10 @@ func (t *tenure) purge() (left bool, err error) {
 			return err
 		}
 		for _, subtree := range subtrees {
+			held := held
+			if !t.settled(subtree, grace) {
+				held = nil
+			}
 			found, more, err := t.scan(r, subtree, limit, held)
 			if err != nil {
 				return err

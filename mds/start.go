@@ -244,6 +244,7 @@ func (s *Server) serve() {
 	canopyv1.RegisterMetadataServer(s.front.GRPC(), &metadataService{server: s})
 	canopyv1.RegisterClusterServer(s.front.GRPC(), &clusterService{server: s})
 	canopyv1.RegisterAdminServer(s.front.GRPC(), &adminService{server: s})
+	canopyv1.RegisterMigrationServer(s.front.GRPC(), &migrationService{server: s})
 	s.usage = newUsageCache(s.config.Data)
 	s.alive = s.place.KeepNodeAlive(s.info)
 	s.takeKeys(time.Now())

@@ -35,15 +35,19 @@ type tenure struct {
 
 	mu      sync.Mutex
 	clients map[base.ClientID]*clientState
-	scanned bool // the sessions of the replicated state are in clients
+	came    map[base.SubtreeID]time.Time // when subtrees were activated here
+	scanned bool                         // the sessions of the replicated state are in clients
 	clock   shardClock
 
 	locks *lockTable
+	moves *mover
 }
 
 func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
-	t := &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{}}
+	t := &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{},
+		came: map[base.SubtreeID]time.Time{}}
 	t.locks = newLockTable(t)
+	t.moves = newMover(t)
 	return t
 }
 
@@ -57,6 +61,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.cutLoop(); return nil })
 	t.tasks.Go(func() error { t.quotaLoop(); return nil })
 	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
+	t.tasks.Go(func() error { t.moves.loop(); return nil })
 }
 
 // end stops the workers and waits for them.

@@ -72,7 +72,7 @@ func (a *app) command() *cobra.Command {
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long one process may take to answer")
 	root.AddCommand(a.statusCommand(), a.nodeCommand(), a.shardCommand(), a.subtreeCommand(), a.sessionCommand(),
-		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.checksumCommand(), a.fsckCommand())
+		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.migrateCommand(), a.checksumCommand(), a.fsckCommand())
 	return root
 }
 

@@ -62,9 +62,11 @@ var defaults = Limits{BatchBytes: 512 << 10, WalkNames: 4096, CalmKeys: 512}
 // Progress is how far a Driver is.
 type Progress struct {
 	Entries, Bytes, Changed uint64
+	Members                 uint64 // directories of a carve
 	Rounds                  uint32
 	// Copying is the time that sending took, Pause how long operations waited.
 	Copying, Pause time.Duration
+	Entry          time.Duration // that an entry of the source takes, about
 }
 
 // Driver drives one move. Step is for one goroutine; Progress for any.
@@ -148,11 +150,16 @@ func (d *Driver) load(ctx context.Context) error {
 // do has the source apply a step of the present attempt.
 func (d *Driver) do(ctx context.Context, c *canopyv1.MoveCommand) error {
 	c.Subtree, c.Attempt = uint64(d.subtree), d.move.Attempt
+	began := d.now()
 	now, err := d.src.Move(ctx, c)
 	if err != nil {
 		d.move = nil // whatever became of it is in the log
 		return err
 	}
+	d.note(func(p *Progress) {
+		p.Entry += (d.now() - began - p.Entry) / 4
+		p.Members = max(p.Members, now.Members)
+	})
 	d.move.Phase, d.move.Attempt = schema.MovePhase(now.Phase), now.Attempt
 	d.move.Batches = now.Batches
 	return nil
@@ -222,7 +229,7 @@ func (d *Driver) attempt(ctx context.Context) error {
 		return err
 	}
 	d.copy = newCopying(d.move.Attempt)
-	d.note(func(p *Progress) { *p = Progress{} })
+	d.note(func(p *Progress) { *p = Progress{Members: p.Members, Entry: p.Entry} })
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -329,4 +330,27 @@ func (b *batch) moveEnd(*canopyv1.MoveCommand) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	return result, b.saveSubtree()
+}
+
+// Moves lists the moves of the shard's subtrees to other shards.
+func Moves(r shard.Reader, id base.ShardID, fn func(*canopyv1.Move)) error {
+	var subtrees []base.SubtreeID
+	if err := eachSubtree(r, id, func(subtree base.SubtreeID, _ schema.Subtree) { subtrees = append(subtrees, subtree) }); err != nil {
+		return err
+	}
+	for _, subtree := range subtrees {
+		value, found, err := r.Get(schema.MoveKey(id, subtree))
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		m, err := schema.DecodeMove(value)
+		if err != nil {
+			return err
+		}
+		fn(moveProto(id, subtree, m))
+	}
+	return nil
 }

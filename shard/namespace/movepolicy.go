@@ -69,3 +69,14 @@ func (m *Machine) viewIn(r shard.Reader, subtree base.SubtreeID) (*view, error) 
 	}
 	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: subtree, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve}, nil
 }
+
+// hasForwards reports whether something was carved out of the subtree, or is about
+// to be.
+func (v *view) hasForwards() (some bool, err error) {
+	lo, hi := schema.KindRange(v.id, v.subtree, schema.KindForward)
+	err = v.r.Scan(lo, hi, func(_, _ []byte) (bool, error) {
+		some = true
+		return false, nil
+	})
+	return some, err
+}

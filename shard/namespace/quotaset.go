@@ -30,8 +30,19 @@ func setQuota(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return &canopyv1.Result{Attr: b.dirAttr(d)}, b.dropQuota(d.Ino)
 	case d.Removed:
 		return nil, fserr.NotFound
+	case q == nil && b.sub.id != base.RootSubtree:
+		return refuse(fserr.NotSupported, "it lies in a subtree of its own: quotas are of the root's subtree alone")
 	case c.MaxBytes == 0 && c.MaxInodes == 0 || max(c.MaxBytes, c.MaxInodes) > schema.MaxFileSize:
 		return nil, fserr.Invalid
+	}
+	if q == nil {
+		split, err := b.hasForwards()
+		if err != nil {
+			return nil, err
+		}
+		if split {
+			return refuse(fserr.NotSupported, "a part of the tree lies in another subtree, where no quota of this one counts")
+		}
 	}
 	if q == nil {
 		if q, err = b.openAccount(d.Ino); err != nil {

@@ -511,6 +511,7 @@ func (x *ListMovesRequest) GetShard() uint64 {
 type ListMovesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Moves         []*Move                `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	Error         uint32                 `protobuf:"varint,2,opt,name=error,proto3" json:"error,omitempty"` // of a shard that the node does not hold
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -550,6 +551,13 @@ func (x *ListMovesResponse) GetMoves() []*Move {
 		return x.Moves
 	}
 	return nil
+}
+
+func (x *ListMovesResponse) GetError() uint32 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
 }
 
 // Move is a move as the source's log has it, and how far its driver is.
@@ -1464,9 +1472,10 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
 	"\x04move\x18\x03 \x01(\v2\x0f.canopy.v1.MoveR\x04move\"(\n" +
 	"\x10ListMovesRequest\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\x04R\x05shard\":\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\"P\n" +
 	"\x11ListMovesResponse\x12%\n" +
-	"\x05moves\x18\x01 \x03(\v2\x0f.canopy.v1.MoveR\x05moves\"\xbc\x04\n" +
+	"\x05moves\x18\x01 \x03(\v2\x0f.canopy.v1.MoveR\x05moves\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\rR\x05error\"\xbc\x04\n" +
 	"\x04Move\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\x04R\x04into\x12\x14\n" +

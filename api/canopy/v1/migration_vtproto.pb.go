@@ -298,6 +298,11 @@ func (m *ListMovesResponse) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Error != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Error))
+		i--
+		dAtA[i] = 0x10
+	}
 	if len(m.Moves) > 0 {
 		for iNdEx := len(m.Moves) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Moves[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -1189,6 +1194,9 @@ func (m *ListMovesResponse) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.Error != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Error))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2162,6 +2170,25 @@ func (m *ListMovesResponse) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 2:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Error", wireType)
+			}
+			m.Error = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Error |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -1,0 +1,279 @@
+package mdsctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// moveRow is one move, as JSON has it.
+type moveRow struct {
+	Root     uint64  `json:"root"` // inode number of the directory
+	Subtree  uint64  `json:"subtree"`
+	Into     uint64  `json:"into"` // the subtree's id at the target
+	From     uint64  `json:"from_shard"`
+	To       uint64  `json:"to_shard"`
+	Phase    string  `json:"phase"`
+	Members  uint64  `json:"directories"` // that were found, of a carve
+	Entries  uint64  `json:"entries"`     // keys that were sent
+	Bytes    uint64  `json:"bytes"`
+	Rate     uint64  `json:"entries_per_second"`
+	Rounds   uint32  `json:"rounds"`
+	Changed  uint64  `json:"changed"` // keys in the last round
+	Expected uint64  `json:"expected_pause_ms"`
+	PauseMS  float64 `json:"pause_ms"`
+	Problem  string  `json:"problem,omitempty"`
+}
+
+func phaseText(m *canopyv1.Move) string {
+	if m.GetOutcome() != "" {
+		return m.GetOutcome()
+	}
+	switch m.GetPhase() {
+	case canopyv1.MovePhase_MOVE_WALKING:
+		return "walking"
+	case canopyv1.MovePhase_MOVE_COPYING:
+		if m.GetRounds() > 0 {
+			return "catching up"
+		}
+		return "copying"
+	case canopyv1.MovePhase_MOVE_FROZEN:
+		return "frozen"
+	case canopyv1.MovePhase_MOVE_HANDED_OFF:
+		return "handed off"
+	case canopyv1.MovePhase_MOVE_CLEANING:
+		return "cleaning"
+	case canopyv1.MovePhase_MOVE_CANCELLING:
+		return "cancelling"
+	}
+	return "unknown"
+}
+
+func newMoveRow(m *canopyv1.Move) moveRow {
+	return moveRow{Root: m.GetRoot(), Subtree: m.GetSubtree(), Into: m.GetInto(), From: m.GetFromShard(), To: m.GetToShard(),
+		Phase: phaseText(m), Members: m.GetMembers(), Entries: m.GetEntries(), Bytes: m.GetBytes(), Rate: m.GetEntriesPerSecond(),
+		Rounds: m.GetRounds(), Changed: m.GetChanged(), Expected: m.GetExpectedPauseMs(), PauseMS: float64(m.GetPauseUs()) / 1000, Problem: m.GetProblem()}
+}
+
+// text is a move's progress in one line.
+func (r moveRow) text() string {
+	s := r.Phase
+	if r.Members > 0 {
+		s += fmt.Sprintf(", %d directories", r.Members)
+	}
+	s += fmt.Sprintf(", %d entries (%s)", r.Entries, bytesText(r.Bytes))
+	if r.Rate > 0 {
+		s += fmt.Sprintf(", %d/s", r.Rate)
+	}
+	if r.Rounds > 0 {
+		s += fmt.Sprintf(", round %d with %d changes", r.Rounds, r.Changed)
+	}
+	switch {
+	case r.PauseMS > 0:
+		s += fmt.Sprintf(", pause %.1f ms", r.PauseMS)
+	case r.Rate > 0:
+		s += fmt.Sprintf(", expected pause %d ms", r.Expected)
+	}
+	if r.Problem != "" {
+		s += "; " + r.Problem
+	}
+	return s
+}
+
+func (a *app) migrateCommand() *cobra.Command {
+	var to uint64
+	var cancel, status bool
+	c := &cobra.Command{
+		Use: "migrate PATH", Short: "Move a directory with all below it to another shard", Args: func(c *cobra.Command, args []string) error {
+			if status && len(args) == 0 {
+				return nil
+			}
+			return oneArg("PATH")(c, args)
+		},
+		Long: "Move the metadata of a directory, with all below it, to another shard, while it is in use.\n" +
+			"The root of a subtree moves as that subtree; any other directory is made the root of a new one\n" +
+			"on the way. Operations on what moves (of the whole subtree that it is in, if it is made a new one)\n" +
+			"wait for a moment at the end; nothing fails, and inode numbers, open files and locks stay.\n\n" +
+			"The command shows the progress until the move has ended. An interrupt ends the showing, not the\n" +
+			"move: --status shows it again, --cancel takes it back, as long as it is not handed off.\n\n" +
+			"Not moved with a directory: files with several links that got their second link in a subtree that\n" +
+			"stays, deleted files that are open. Refused: a directory with a quota on it, above or below it.",
+		Example: "  mdsctl migrate /data/set --to 2\n  mdsctl migrate --status\n  mdsctl migrate --cancel /data/set",
+		RunE: func(c *cobra.Command, args []string) error {
+			asked := c.Flags().Changed("to")
+			switch {
+			case cancel && (status || asked), status && asked:
+				return errors.New("migrate wants one of --to, --cancel and --status")
+			case status:
+				return a.moveStatus(c.Context(), args)
+			case cancel:
+				return a.cancelMove(c.Context(), args[0])
+			case !asked || to == 0:
+				return errors.New("migrate wants --to SHARD: mdsctl shard ls lists them")
+			}
+			return a.migrate(c.Context(), args[0], to)
+		},
+	}
+	c.Flags().Uint64Var(&to, "to", 0, "the shard to move it to")
+	c.Flags().BoolVar(&cancel, "cancel", false, "cancel the move of PATH, before its hand-off")
+	c.Flags().BoolVar(&status, "status", false, "show the moves, or that of PATH")
+	return c
+}
+
+// movable is a directory that is to be moved, and where it is.
+type movable struct {
+	dir, subtree uint64
+	shard        base.ShardID
+}
+
+// withMovable finds a directory, and runs do with it.
+func (a *app) withMovable(ctx context.Context, typed string, do func(*inspect.Cluster, movable) error) error {
+	attr, path, err := a.walk(ctx, typed, true)
+	if err != nil {
+		return err
+	}
+	if kind := typeText(attr.GetMode()); kind != "directory" {
+		return fmt.Errorf("%s is a %s: only a directory can be moved, with all below it", path, kind)
+	}
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		for _, s := range cl.Map().GetSubtrees() {
+			if s.GetSubtree() == attr.GetSubtree() {
+				return do(cl, movable{attr.GetIno(), attr.GetSubtree(), base.ShardID(s.GetShard())})
+			}
+		}
+		return fmt.Errorf("%s is in subtree %d, whose shard is not known yet: try again", path, attr.GetSubtree())
+	})
+}
+
+// movePoll is how often the progress is shown.
+const movePoll = 500 * time.Millisecond
+
+func (a *app) migrate(ctx context.Context, typed string, to uint64) error {
+	return a.withMovable(ctx, typed, func(cl *inspect.Cluster, at movable) error {
+		if cl.ShardInfo(base.ShardID(to)) == nil {
+			return cl.UnknownShard(base.ShardID(to))
+		}
+		move, err := cl.StartMove(ctx, &canopyv1.StartMoveRequest{Shard: uint64(at.shard), Subtree: at.subtree, Dir: at.dir, ToShard: to})
+		if err != nil {
+			return fmt.Errorf("%s cannot be moved: %w", typed, err)
+		}
+		return a.watchMove(ctx, cl, typed, move)
+	})
+}
+
+// watchMove shows the progress of a move until it has ended.
+func (a *app) watchMove(ctx context.Context, cl *inspect.Cluster, typed string, move *canopyv1.Move) error {
+	shown, silent := "", 0
+	for {
+		all, err := cl.Moves(ctx, base.ShardID(move.GetFromShard()))
+		now := findMove(all, move)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("no longer watching: the move of %s goes on (mdsctl migrate --status; --cancel takes it back before its hand-off)", typed)
+		case err == nil && now == nil:
+			// Another holder took over after it had ended.
+			if silent++; silent > 20 {
+				return fmt.Errorf("what became of the move of %s is not known: see mdsctl subtree ls", typed)
+			}
+		case now != nil:
+			silent = 0
+			row := newMoveRow(now)
+			if text := row.text(); text != shown && a.output == "table" {
+				fmt.Fprintln(a.env.Stdout, text)
+				shown = text
+			}
+			if now.GetOutcome() != "" {
+				return a.endOfMove(typed, now, row)
+			}
+		}
+		pauseFor(ctx, movePoll)
+	}
+}
+
+func (a *app) endOfMove(typed string, m *canopyv1.Move, row moveRow) error {
+	if a.output == "json" {
+		if err := a.emit(row, nil); err != nil {
+			return err
+		}
+	}
+	if m.GetOutcome() != "moved" {
+		return fmt.Errorf("the move of %s was cancelled: it is where it was", typed)
+	}
+	if a.output == "table" {
+		fmt.Fprintf(a.env.Stdout, "%s is at shard %d, as subtree %d\n", typed, m.GetToShard(), m.GetInto())
+	}
+	return nil
+}
+
+// findMove finds a move again; the newest, if a subtree moved several times.
+func findMove(all []*canopyv1.Move, move *canopyv1.Move) *canopyv1.Move {
+	for _, m := range slices.Backward(all) {
+		if m.GetSubtree() == move.GetSubtree() && m.GetInto() == move.GetInto() && m.GetEpoch() == move.GetEpoch() && m.GetStartedNs() == move.GetStartedNs() {
+			return m
+		}
+	}
+	return nil
+}
+
+func (a *app) cancelMove(ctx context.Context, typed string) error {
+	return a.withMovable(ctx, typed, func(cl *inspect.Cluster, at movable) error {
+		all, err := cl.Moves(ctx, at.shard)
+		if err != nil {
+			return err
+		}
+		for _, m := range slices.Backward(all) {
+			if m.GetRoot() != at.dir || m.GetOutcome() != "" {
+				continue
+			}
+			if _, err := cl.CancelMove(ctx, at.shard, base.SubtreeID(m.GetSubtree())); err != nil {
+				return fmt.Errorf("the move of %s cannot be cancelled: %w", typed, err)
+			}
+			fmt.Fprintf(a.env.Stdout, "cancelled: %s stays at shard %v\n", typed, at.shard)
+			return nil
+		}
+		return fmt.Errorf("no move of %s runs", typed)
+	})
+}
+
+func (a *app) moveStatus(ctx context.Context, args []string) error {
+	if len(args) == 1 {
+		return a.withMovable(ctx, args[0], func(cl *inspect.Cluster, at movable) error { return a.showMoves(ctx, cl, at.dir) })
+	}
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error { return a.showMoves(ctx, cl, 0) })
+}
+
+// showMoves shows the moves of a directory, or all.
+func (a *app) showMoves(ctx context.Context, cl *inspect.Cluster, dir uint64) error {
+	rows := []moveRow{}
+	var silent []error
+	for _, s := range cl.Map().GetShards() {
+		all, err := cl.Moves(ctx, base.ShardID(s.GetShard()))
+		if err != nil {
+			silent = append(silent, err)
+		}
+		for _, m := range all {
+			if dir == 0 || m.GetRoot() == dir {
+				rows = append(rows, newMoveRow(m))
+			}
+		}
+	}
+	if err := a.emit(rows, func(t *table) { writeMoves(t, rows) }); err != nil {
+		return err
+	}
+	return errors.Join(silent...)
+}
+
+func writeMoves(t *table, rows []moveRow) {
+	t.row("ROOT", "FROM", "TO", "SUBTREE", "INTO", "PROGRESS")
+	for _, r := range rows {
+		t.row(r.Root, r.From, r.To, r.Subtree, r.Into, r.text())
+	}
+}
