@@ -45,6 +45,7 @@ type fakeCluster struct {
 	scrub    *canopyv1.ScrubStatusResponse
 	scrubs   []*canopyv1.SetScrubRequest
 	keys     []*canopyv1.KeysRequest
+	moves    []*canopyv1.Move
 
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
@@ -343,7 +344,11 @@ func newFake(t *testing.T) *fakeCluster {
 		n.sessions = []*canopyv1.SessionInfo{{Client: 0xabc, Shard: id, Host: "box7", Pid: 55, Mount: "/mnt", OpenedNs: 1_700_000_000_000_000_000, LastHeardMs: 1500, OpenFiles: 4, Floor: 17}}
 		f.status[address] = n
 		s := &fakeMDS{f: f, address: address, id: id}
-		f.start(t, address, func(g *grpc.Server) { canopyv1.RegisterClusterServer(g, s); canopyv1.RegisterAdminServer(g, s) })
+		f.start(t, address, func(g *grpc.Server) {
+			canopyv1.RegisterClusterServer(g, s)
+			canopyv1.RegisterAdminServer(g, s)
+			canopyv1.RegisterMigrationServer(g, &fakeMigration{s: s})
+		})
 	}
 	for shard := uint64(1); shard <= 2; shard++ {
 		info := &canopyv1.ShardInfo{Shard: shard, HolderNode: 3, LeaseEpoch: 4, NextReplica: 4} // an outdated hint
