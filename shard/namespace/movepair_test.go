@@ -218,17 +218,6 @@ func (s *shards) rename(from, to string) *canopyv1.Result {
 		SrcDir: src, SrcName: fromName, DstDir: dst, DstName: toName, DstSubtree: dstSubtree}}})
 }
 
-// place returns where a file is, and the subtree to ask.
-func (s *shards) place(path string) (*canopyv1.Place, uint64) {
-	dir, name := splitPath(path)
-	ino, subtree := s.dir(dir)
-	r := s.do(&canopyv1.Op{Subtree: subtree, Call: &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: ino, Name: name}}})
-	if r.Error != 0 {
-		s.t.Fatalf("%s: %v", path, fserr.Kind(r.Error))
-	}
-	return &canopyv1.Place{Ino: r.Attr.Ino, Dir: ino, Name: name}, subtree
-}
-
 // tree lists everything below /, by path, with the subtree of directories.
 func (s *shards) tree() string {
 	var lines []string
