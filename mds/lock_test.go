@@ -199,3 +199,14 @@ func TestLocksOutliveTheHolder(t *testing.T) {
 	})
 	expect(t, "lock", ls[1].set(1, 5, 1, false), fserr.OK)
 }
+
+// TestWaitEndsWhereItsFileWas: a wait for a lock of a file whose subtree is not the
+// shard's (any more) ends with MOVED, so that the client goes on where it is (E7).
+func TestWaitEndsWhereItsFileWas(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, placement.Bootstrap{Nodes: 1, Replicas: 1, Shards: 1}, nil)
+	a := c.lockers(1)[0]
+	wait := a.send(c.nodes[c.holding(1)], 1, &canopyv1.Op{Subtree: 1 << 44, Call: &canopyv1.Op_WaitLock{WaitLock: &canopyv1.WaitLockCall{
+		Place: a.place, Lock: a.lock(1, 10), Token: 100}}})[0]
+	expect(t, "a wait for what is elsewhere", answer(t, wait), fserr.Moved)
+}

@@ -2,6 +2,7 @@ package mds
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -313,6 +314,9 @@ func (l *lockTable) goOnLocked(q *lockQueue, f fileLocks, now time.Time) {
 		switch {
 		case w.stream == nil:
 			continue
+		case f.gone == fserr.Moved:
+			l.movedLocked(w, f.moved)
+			continue
 		case f.gone != fserr.OK:
 			l.removeLocked(w, f.gone)
 			continue
@@ -330,6 +334,16 @@ func (l *lockTable) goOnLocked(q *lockQueue, f fileLocks, now time.Time) {
 		l.answer(w, fserr.OK)
 		w.granted, w.until = true, now.Add(lockReturn)
 	}
+}
+
+// movedLocked ends a wait for a lock of a file that is in another subtree or shard
+// now: the client goes on there.
+func (l *lockTable) movedLocked(w *lockWait, where *canopyv1.Result) {
+	server := l.t.h.server
+	result := &canopyv1.Result{Error: uint32(fserr.Moved), Place: where.Place, Redirect: server.moved(where.Redirect, l.t.h.shard, w.subtree)}
+	w.stream.queue.put(1, outcome{w.op, encodeResult(result)})
+	w.stream = nil
+	l.removeLocked(w, fserr.OK)
 }
 
 // askAnewLocked lets a wait's client repeat it, which shows that it still waits.
@@ -373,7 +387,8 @@ func (l *lockTable) view(all bool, now time.Time) *lockView {
 // fileLocks are the locks of a file, or the kind that says that it is gone.
 type fileLocks struct {
 	namespace.FileLocks
-	gone fserr.Kind
+	gone  fserr.Kind
+	moved *canopyv1.Result // gone is Moved: where to
 }
 
 // lockView is the work of one look.
@@ -411,8 +426,11 @@ func (v *lockView) locksOf(m *namespace.Machine, r shard.Reader, w *lockWait) (f
 	}
 	locks, err := m.Locks(r, w.subtree, w.place)
 	f := fileLocks{FileLocks: locks}
+	var moved *namespace.MovedError
 	if kind, ok := err.(fserr.Kind); ok {
 		f.gone, err = kind, nil
+	} else if errors.As(err, &moved) {
+		f.gone, f.moved, err = fserr.Moved, moved.Result, nil
 	}
 	v.files[w.ino()] = f
 	return f, err

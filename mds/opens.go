@@ -2,12 +2,14 @@ package mds
 
 import (
 	"context"
+	"errors"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/namespace"
 )
 
 // maxOpens bounds what is kept of one client's open files in one shard. Beyond
@@ -89,7 +91,7 @@ func (m *metadataService) ReportOpens(ctx context.Context, report *canopyv1.Repo
 	}
 	// Where things are is read before the report counts: what moves between is
 	// covered by the grace.
-	moved, err := t.movedPlaces(ctx, report.Opened)
+	moved, subtrees, err := t.movedPlaces(ctx, report.Opened)
 	if err != nil {
 		return refuse(fserr.KindOf(err))
 	}
@@ -102,7 +104,7 @@ func (m *metadataService) ReportOpens(ctx context.Context, report *canopyv1.Repo
 		return refuse(fserr.Again)
 	}
 	t.activity.Add(1)
-	return &canopyv1.ReportOpensResponse{Moved: moved}, nil
+	return &canopyv1.ReportOpensResponse{Moved: moved, MovedSubtrees: subtrees}, nil
 }
 
 func validPlaces(places []*canopyv1.Place) bool {
@@ -115,34 +117,47 @@ func validPlaces(places []*canopyv1.Place) bool {
 }
 
 // movedPlaces returns the new places of those reported inodes that are not where
-// the report says.
-func (t *tenure) movedPlaces(ctx context.Context, opened []*canopyv1.Place) ([]*canopyv1.Place, error) {
+// the report says, and the subtree of each.
+func (t *tenure) movedPlaces(ctx context.Context, opened []*canopyv1.Place) (moved []*canopyv1.Place, in []uint64, err error) {
 	if len(opened) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var moved []*canopyv1.Place
-	err := t.h.group.Read(ctx, func(r shard.Reader) error {
-		moved = nil
+	err = t.h.group.Read(ctx, func(r shard.Reader) error {
+		moved, in = nil, nil
 		subtrees, err := t.subtrees(r)
 		if err != nil {
 			return err
 		}
 		for _, place := range opened {
-			for _, subtree := range subtrees {
-				now, err := t.h.machine.Locate(r, subtree, place)
-				if kind := fserr.KindOf(err); kind == fserr.Stale || kind == fserr.NotFound {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				if now.Dir != place.Dir || string(now.Name) != string(place.Name) {
-					moved = append(moved, now)
-				}
-				break
+			now, subtree, err := t.present(r, subtrees, place)
+			if err != nil {
+				return err
+			}
+			if now != nil && (now.Dir != place.Dir || string(now.Name) != string(place.Name)) {
+				moved, in = append(moved, now), append(in, uint64(subtree))
 			}
 		}
 		return nil
 	})
-	return moved, err
+	return moved, in, err
+}
+
+// present returns where an inode is, as far as the subtrees know; else nil. One that
+// has it counts before one that knows only where it went.
+func (t *tenure) present(r shard.Reader, subtrees []base.SubtreeID, place *canopyv1.Place) (now *canopyv1.Place, in base.SubtreeID, err error) {
+	for _, subtree := range subtrees {
+		at, err := t.h.machine.Locate(r, subtree, place)
+		var went *namespace.MovedError
+		switch kind := fserr.KindOf(err); {
+		case err == nil:
+			return at, subtree, nil
+		case errors.As(err, &went):
+			if to := went.Result; to.Place != nil && now == nil {
+				now, in = to.Place, base.SubtreeID(to.Redirect.GetSubtree())
+			}
+		case kind != fserr.Stale && kind != fserr.NotFound:
+			return nil, 0, err
+		}
+	}
+	return now, in, nil
 }

@@ -60,7 +60,7 @@ func (b *readBatch) quick() bool {
 	}
 	for _, kind := range b.kinds {
 		switch kind {
-		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait, opListQuotas:
+		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait, opListQuotas, opLocate:
 			return false
 		}
 	}

@@ -42,13 +42,36 @@ func (s *Server) redirect(id base.ShardID, subtree base.SubtreeID) *canopyv1.Red
 // moved completes the redirect of a shard that does not own a subtree. What the
 // shard says itself counts, if it knows: the map may be late.
 func (s *Server) moved(known *canopyv1.Redirect, id base.ShardID, subtree base.SubtreeID) *canopyv1.Redirect {
-	if known.GetShard() == 0 {
-		return s.redirect(id, subtree)
+	if known.GetSubtree() == 0 {
+		known = &canopyv1.Redirect{Subtree: uint64(subtree)}
 	}
-	if at := s.redirect(base.ShardID(known.Shard), 0); at != nil {
-		known.Node, known.Address = at.Node, at.Address
+	if route := s.place.Map().Route(base.SubtreeID(known.Subtree)); known.Shard == 0 || route.GetEpoch() > known.Epoch {
+		// A forward says where a directory went when it was carved out: that subtree
+		// can have moved on.
+		known.Shard, known.Epoch = route.GetShard(), max(route.GetEpoch(), known.Epoch)
+	}
+	if known.Shard == 0 {
+		return known
+	}
+	if n := s.place.Map().Node(s.holderNode(base.ShardID(known.Shard))); n != nil {
+		known.Node, known.Address = n.Node, n.Address
 	}
 	return known
+}
+
+// holderNode returns the node that is believed to hold a shard, which can be this
+// one; 0 if nothing is known.
+func (s *Server) holderNode(id base.ShardID) base.NodeID {
+	info := s.place.Map().Shard(id)
+	if h := s.lookup(id); h != nil {
+		if node, _, _ := h.group.Holder(); node != 0 {
+			return node
+		}
+	}
+	if info == nil || info.HolderNode != 0 {
+		return base.NodeID(info.GetHolderNode())
+	}
+	return s.anotherReplica(info)
 }
 
 // anotherReplica picks a live node with a replica of the shard, not this one.

@@ -50,6 +50,7 @@ func (u *usageCache) fill(result *canopyv1.Result, waitingBytes uint64) {
 	}
 	result.Statfs.TotalBytes = now.total
 	result.Statfs.FreeBytes = min(now.free+waitingBytes, now.total)
+	result.Statfs.WaitingBytes = result.Statfs.FreeBytes - min(now.free, now.total)
 	if s := result.Statfs; s.QuotaBytes > 0 {
 		s.TotalBytes, s.FreeBytes = s.QuotaBytes, min(s.FreeBytes, s.QuotaFreeBytes)
 	}

@@ -38,6 +38,7 @@ const (
 	opGetQuota
 	opListQuotas
 	opGetPolicy
+	opLocate
 	opCreate
 	opMkdir
 	opMknod
@@ -66,7 +67,7 @@ const firstWrite = opCreate
 
 var opNames = [opTypes]string{
 	"unknown", "lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy", "locate",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr", "removexattr",
 	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "set_policy", "open_session", "close_session",
 }
@@ -96,7 +97,7 @@ func validate(op *canopyv1.Op) (opType, error) {
 		return kind, malformed("%v without a sequence number", kind)
 	case !kind.isWrite() && op.Seq != 0:
 		return kind, malformed("%v with a sequence number", kind)
-	case (op.Subtree == 0) != (kind == opOpenSession || kind == opCloseSession):
+	case (op.Subtree == 0) != (kind == opOpenSession || kind == opCloseSession || kind == opLocate):
 		return kind, malformed("%v in subtree %d", kind, op.Subtree)
 	case len(op.GetCred().GetGroups()) > maxGroups:
 		return kind, malformed("%d groups", len(op.Cred.Groups))
@@ -161,6 +162,11 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 		return opListQuotas, nil
 	case *canopyv1.Op_GetPolicy:
 		return opGetPolicy, nil
+	case *canopyv1.Op_Locate:
+		if c.Locate.GetIno() == 0 {
+			return opLocate, malformed("nothing to locate")
+		}
+		return opLocate, nil
 	case *canopyv1.Op_OpenSession:
 		return opOpenSession, validateOpenSession(c.OpenSession)
 	case *canopyv1.Op_CloseSession:

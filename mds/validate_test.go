@@ -30,6 +30,7 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_GetQuota{GetQuota: &canopyv1.GetQuotaCall{Place: place}}},
 		{Call: &canopyv1.Op_ListQuotas{ListQuotas: &canopyv1.ListQuotasCall{}}},
 		{Call: &canopyv1.Op_GetPolicy{GetPolicy: &canopyv1.GetPolicyCall{Dir: 1}}},
+		{Call: &canopyv1.Op_Locate{Locate: &canopyv1.LocateCall{Ino: 1}}},
 		{Call: &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: 1, Name: []byte("a")}}},
@@ -54,7 +55,7 @@ func everyCall() []*canopyv1.Op {
 	for i, op := range calls {
 		op.Id = uint64(i + 1)
 		switch op.Call.(type) {
-		case *canopyv1.Op_OpenSession, *canopyv1.Op_CloseSession:
+		case *canopyv1.Op_OpenSession, *canopyv1.Op_CloseSession, *canopyv1.Op_Locate:
 		default:
 			op.Subtree = 1
 		}

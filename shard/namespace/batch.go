@@ -180,8 +180,8 @@ func (b *batch) runClient(op *canopyv1.Op, answeredOnly bool) ([]byte, error) {
 			return schema.ResultsKey(b.id, s.id, b.client, first)
 		}, b.seq)
 	}
-	result, err := outcome(handler(b, op))
-	if err != nil {
+	result, err := handler(b, op)
+	if result, err = outcome(op, result, err); err != nil {
 		return nil, err
 	}
 	encoded, err := result.MarshalVT()
@@ -201,12 +201,12 @@ func (b *batch) runClient(op *canopyv1.Op, answeredOnly bool) ([]byte, error) {
 
 // outcome turns what a handler returned into a result, or into the error that
 // means a broken replica. A handler may return a result with a kind as error.
-func outcome(r *canopyv1.Result, err error) (*canopyv1.Result, error) {
+func outcome(op *canopyv1.Op, r *canopyv1.Result, err error) (*canopyv1.Result, error) {
 	if err == nil {
 		return r, nil
 	}
 	if e, ok := err.(*elsewhere); ok {
-		if r := e.redirect(); r != nil {
+		if r := e.redirect(op); r != nil {
 			return r, nil
 		}
 		err = fserr.CrossDevice
@@ -223,7 +223,7 @@ func outcome(r *canopyv1.Result, err error) (*canopyv1.Result, error) {
 }
 
 func encodeOutcome(r *canopyv1.Result, err error) ([]byte, error) {
-	r, err = outcome(r, err)
+	r, err = outcome(nil, r, err)
 	if err != nil {
 		return nil, err
 	}

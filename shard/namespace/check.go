@@ -417,7 +417,7 @@ func (c *checker) scanRelocations() error {
 		if h.to.Dir == 0 || c.dirs[h.to.Dir] == nil {
 			continue
 		}
-		e, err := c.entryAt(h.to.Dir, h.to.Name, 0)
+		e, err := c.entryAt(h.to.Dir, h.to.Name)
 		if err != nil && err != fserr.Stale {
 			return err
 		}

@@ -61,12 +61,16 @@ func (b *batch) createExisting(who identity, c *canopyv1.CreateCall, d *director
 	if c.Exclusive {
 		return nil, fserr.Exist
 	}
+	if e.Kind == schema.Directory {
+		return nil, fserr.IsDir
+	}
 	o, err := b.objectOf(e)
+	if x, ok := err.(*elsewhere); ok {
+		// Its inode is in another subtree: the client asks there, and truncates there.
+		return &canopyv1.Result{Attr: stub(e.Ino, e.Type, x.subtree), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, nil
+	}
 	if err != nil {
 		return nil, err
-	}
-	if o.isDir() {
-		return nil, fserr.IsDir
 	}
 	if c.Truncate && o.inode.IsFile() {
 		if err := who.accessObject(o, mayWrite); err != nil {
@@ -152,7 +156,7 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	gid, mode, acl := who.inherit(d, schema.TypeDir|c.Mode&(modeBits&^(setUID|setGID)), c.Umask)
-	child := &directory{subtree: b.subtree, Header: schema.Header{
+	child := &directory{subtree: b.subtree, epoch: b.epoch, Header: schema.Header{
 		Ino: b.newIno(), Mode: mode, UID: who.uid, GID: gid, Version: 1,
 		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
 		Parent: d.Ino, ParentSubtree: d.subtree, Name: append([]byte(nil), c.Name...),

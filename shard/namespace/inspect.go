@@ -156,9 +156,15 @@ func (m *Machine) Cuts(r shard.Reader, subtree base.SubtreeID, after base.Ino, f
 	if err != nil {
 		return err
 	}
-	v := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: subtree}
+	v, err := m.holderView(r, subtree)
+	if err != nil {
+		return err
+	}
 	for _, p := range places {
 		o, err := v.resolve(p)
+		if isElsewhere(err) {
+			continue // carved out
+		}
 		if err != nil {
 			return brokenState(err, p)
 		}
@@ -222,11 +228,14 @@ func Floor(r shard.Reader, id base.ShardID, client base.ClientID) (base.Seq, err
 
 // Locate resolves a place in a subtree as operations do: along relocations,
 // to orphans and de-inlined inodes. It returns the inode's present place, or an
-// error of kind Stale or NotFound.
+// error of kind Stale or NotFound, or a MovedError.
 func (m *Machine) Locate(r shard.Reader, subtree base.SubtreeID, place *canopyv1.Place) (*canopyv1.Place, error) {
-	v := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: subtree}
-	o, err := v.resolve(place)
+	v, err := m.holderView(r, subtree)
 	if err != nil {
+		return nil, err
+	}
+	o, err := v.resolve(place)
+	if err = movedError(err, place); err != nil {
 		return nil, fserr.New(fserr.KindOf(err), "locate", err)
 	}
 	return o.place(), nil

@@ -260,6 +260,9 @@ func (b *batch) unlockClient(client base.ClientID) error {
 	}
 	for _, ino := range inos {
 		o, err := b.lockedObject(ino)
+		if isElsewhere(err) {
+			continue // carved out: what is stored here of its locks does not count
+		}
 		if err != nil {
 			return err
 		}
@@ -320,12 +323,16 @@ type FileLocks struct {
 	all []heldLocks
 }
 
-// Locks reads the locks of the file at place: Stale or NotFound if it is gone.
+// Locks reads the locks of the file at place: Stale or NotFound if it is gone, or a
+// MovedError.
 func (m *Machine) Locks(r shard.Reader, subtree base.SubtreeID, place *canopyv1.Place) (FileLocks, error) {
-	v := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: subtree}
-	o, err := v.resolve(place)
+	v, err := m.holderView(r, subtree)
 	if err != nil {
 		return FileLocks{}, err
+	}
+	o, err := v.resolve(place)
+	if err != nil {
+		return FileLocks{}, movedError(err, place)
 	}
 	all, err := v.locksOf(o)
 	return FileLocks{o.ino(), all}, err

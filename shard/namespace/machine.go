@@ -100,6 +100,13 @@ func (m *Machine) Apply(w shard.Writer, timeNS int64, commands [][]byte) ([][]by
 
 // Query answers a read on r. It is a pure function of r and op.
 func (m *Machine) Query(r shard.Reader, op *canopyv1.Op) *canopyv1.Result {
+	if c := op.GetLocate(); c != nil {
+		result, err := m.locate(r, c)
+		if result, err = outcome(op, result, err); err != nil {
+			return failure(err)
+		}
+		return result
+	}
 	v, redirect, err := m.viewOf(r, op)
 	if err != nil {
 		return failure(err)
@@ -111,8 +118,19 @@ func (m *Machine) Query(r shard.Reader, op *canopyv1.Op) *canopyv1.Result {
 	if handler == nil {
 		return failure(fserr.Malformed)
 	}
-	result, err := outcome(handler(v, op))
-	if err != nil {
+	result, err := handler(v, op)
+	if e, ok := err.(*elsewhere); ok && e.place != nil {
+		// A file with a record of its own in another subtree: no need to send the
+		// client there if that is the shard's, too.
+		there, viewErr := v.viewIn(e.subtree)
+		if viewErr != nil {
+			return failure(viewErr)
+		}
+		if there != nil {
+			result, err = handler(there, op.At(e.place))
+		}
+	}
+	if result, err = outcome(op, result, err); err != nil {
 		return failure(err)
 	}
 	return result

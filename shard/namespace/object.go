@@ -104,26 +104,40 @@ func (v *view) resolve(p *canopyv1.Place) (*object, error) {
 	if p.Dir == 0 || len(p.Name) == 0 {
 		return v.byNumber(base.Ino(p.Ino), true)
 	}
-	e, err := v.entryAt(base.Ino(p.Dir), p.Name, p.Ino)
-	if err != nil && (err != fserr.Stale || p.Ino == 0) {
+	e, err := v.entryAt(base.Ino(p.Dir), p.Name)
+	if err != nil && (p.Ino == 0 || err != fserr.Stale && !isElsewhere(err)) {
 		return nil, err
 	}
 	if e.Dentry != nil && (p.Ino == 0 || uint64(e.Ino) == p.Ino) {
-		return v.objectOf(e)
+		return addressed(v.objectOf(e))
 	}
 	if p.Ino == 0 {
 		return nil, fserr.NotFound
 	}
-	o, err := v.byNumber(base.Ino(p.Ino), false)
-	if err == nil {
+	// What has a place of its own stays in the subtree when a directory is carved
+	// out: it is looked for before the client is sent after the directory.
+	o, byNumber := v.byNumber(base.Ino(p.Ino), false)
+	switch {
+	case byNumber == nil:
 		o.moved = true
+	case byNumber == fserr.Stale && err != nil:
+		return nil, err
+	}
+	return o, byNumber
+}
+
+// addressed returns what a place leads to; what lies in another subtree is there
+// under its number.
+func addressed(o *object, err error) (*object, error) {
+	if e, ok := err.(*elsewhere); ok && e.place == nil {
+		err = e.at(&canopyv1.Place{Ino: uint64(e.ino)})
 	}
 	return o, err
 }
 
 // entryAt looks for a name in dir without reading the header when the first
-// position answers. ino is the wanted inode, if known.
-func (v *view) entryAt(dir base.Ino, name []byte, ino uint64) (entry, error) {
+// position answers.
+func (v *view) entryAt(dir base.Ino, name []byte) (entry, error) {
 	if err := v.carvedOut(dir); err != nil {
 		return entry{}, err
 	}
@@ -216,17 +230,24 @@ func (v *view) relocated(ino base.Ino) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to.Dir == 0 || to.Subtree != v.subtree {
+	if to.Dir == 0 && to.Subtree == v.subtree {
 		return nil, fserr.Stale
 	}
-	e, err := v.entryAt(to.Dir, to.Name, uint64(ino))
+	place := &canopyv1.Place{Ino: uint64(ino), Dir: uint64(to.Dir), Name: to.Name}
+	if to.Subtree != v.subtree {
+		return nil, (&elsewhere{subtree: to.Subtree, ino: ino}).at(place)
+	}
+	e, err := v.entryAt(to.Dir, to.Name)
+	if carved, ok := err.(*elsewhere); ok {
+		return nil, carved.at(place)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if e.Dentry == nil || e.Ino != ino {
 		return nil, fserr.Stale
 	}
-	return v.objectOf(e)
+	return addressed(v.objectOf(e))
 }
 
 // objectOf returns what an entry names.
@@ -239,6 +260,9 @@ func (v *view) objectOf(e entry) (*object, error) {
 		}
 		return &object{home: inHeader, dir: d, entry: e}, nil
 	case schema.Link:
+		if e.Subtree != v.subtree {
+			return nil, &elsewhere{subtree: e.Subtree, ino: e.Ino}
+		}
 		o, err := v.record(e.Ino)
 		if err != nil {
 			return nil, err
@@ -282,6 +306,6 @@ func (v *view) dirAttr(d *directory) *canopyv1.Attr {
 	return &canopyv1.Attr{
 		Ino: uint64(d.Ino), Mode: d.Mode, Nlink: d.Nlink(), Uid: d.UID, Gid: d.GID, Size: d.Entries, Blocks: dirBlocks,
 		AtimeNs: d.AtimeNS, MtimeNs: d.MtimeNS, CtimeNs: d.CtimeNS, BtimeNs: d.BtimeNS, Version: d.Version,
-		Subtree: uint64(d.Fragments[0].Subtree), Epoch: uint64(v.epoch), Acls: aclKinds(d.ACL, d.DefaultACL),
+		Subtree: uint64(d.Fragments[0].Subtree), Epoch: uint64(d.epoch), Acls: aclKinds(d.ACL, d.DefaultACL),
 	}
 }

@@ -83,7 +83,7 @@ func (b *batch) bootstrap(c *canopyv1.BootstrapCommand) (*canopyv1.Result, error
 	}
 	b.m.subtrees[id] = s
 	b.enter(s)
-	root := &directory{subtree: id, Header: schema.Header{
+	root := &directory{subtree: id, epoch: s.Epoch, Header: schema.Header{
 		Ino: s.Root, Mode: schema.TypeDir | c.RootMode&modeBits, Version: 1,
 		AtimeNS: b.nowNS, MtimeNS: b.nowNS, CtimeNS: b.nowNS, BtimeNS: b.nowNS,
 		Parent: s.Root, ParentSubtree: id, Fragments: shard.Whole(id), Appeared: 1, Layout: schema.LayoutOf(c.Layout),
@@ -190,7 +190,7 @@ func (b *batch) queueDeletion(n *schema.Inode) error {
 // purgeDirectory removes what is left of a removed directory.
 func (b *batch) purgeDirectory(ino base.Ino) error {
 	d, err := b.directory(ino)
-	if err == fserr.Stale {
+	if err == fserr.Stale || isElsewhere(err) {
 		return b.w.Delete(schema.OrphanKey(b.id, b.subtree, ino))
 	}
 	if err != nil {

@@ -215,6 +215,11 @@ func getPolicy(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, err
 	}
 	out := &canopyv1.Result{}
+	if top := path[len(path)-1]; top.ParentSubtree != v.subtree {
+		// The subtree's root has what it inherited; the paths begin there.
+		out.Place = &canopyv1.Place{Ino: uint64(top.Ino), Dir: uint64(top.Parent), Name: top.Name}
+		out.Attr = stub(top.Parent, schema.TypeDir, top.ParentSubtree)
+	}
 	for i, d := range path {
 		own, err := v.policyOf(d.Ino)
 		if err != nil {
@@ -233,6 +238,9 @@ func allPolicies(v *view) (*canopyv1.Result, error) {
 	out := &canopyv1.Result{}
 	for _, ino := range slices.Sorted(maps.Keys(all.set)) {
 		d, err := v.directory(ino)
+		if isElsewhere(err) {
+			continue // carved out, with its policy
+		}
 		if err != nil {
 			return nil, err
 		}

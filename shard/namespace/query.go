@@ -32,14 +32,17 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	r.Cookie = uint64(s.at)
 	o, err := v.objectOf(s.entry)
-	if isElsewhere(err) {
-		r.Attr = attrElsewhere(s.Ino, s.Type, s.Subtree)
-		return r, nil
+	there := v
+	if e, ok := err.(*elsewhere); ok {
+		if there, o, err = v.readElsewhere(e); o == nil && err == nil {
+			r.Attr = stub(s.Ino, s.Type, e.subtree)
+			return r, nil
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	r.Attr = v.attr(o)
+	r.Attr = there.attr(o)
 	r.DataRights = uint32(identityOf(op.Cred).dataRights(o))
 	return r, nil
 }
@@ -102,7 +105,7 @@ func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 func (v *view) dirAttrIn(subtree base.SubtreeID, ino base.Ino) (*canopyv1.Attr, error) {
 	d, err := v.directoryIn(subtree, ino)
 	if e, ok := err.(*elsewhere); ok {
-		return attrElsewhere(ino, schema.TypeDir, e.subtree), nil
+		return stub(ino, schema.TypeDir, e.subtree), nil
 	}
 	if err != nil {
 		return nil, err
@@ -110,16 +113,17 @@ func (v *view) dirAttrIn(subtree base.SubtreeID, ino base.Ino) (*canopyv1.Attr, 
 	return v.dirAttr(d), nil
 }
 
-// attrElsewhere are the attributes of what lies in a subtree that is not here: who
-// asks there gets the rest. They have a type, but no links.
-func attrElsewhere(ino base.Ino, kind uint32, subtree base.SubtreeID) *canopyv1.Attr {
-	return &canopyv1.Attr{Ino: uint64(ino), Mode: kind, Subtree: uint64(subtree)}
-}
-
-// statFS counts inodes. Bytes are the data servers' affair: whoever serves the
-// answer adds them. Of a place in a quota it is the quota's size.
+// statFS counts the inodes of all subtrees of the shard. Bytes are the data
+// servers' affair: whoever serves the answer adds them. Of a place in a quota it is
+// the quota's size.
 func statFS(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
-	c, err := countersOf(v.r, v.id, v.subtree)
+	var used uint64
+	err := Subtrees(v.r, v.id, func(s SubtreeInfo) bool {
+		if s.State == schema.Active.String() || s.State == schema.Frozen.String() {
+			used += s.Files + s.Directories
+		}
+		return true
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +138,6 @@ func statFS(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	used := c.Files + c.Directories
 	free := uint64(1)<<base.InoCounterBits - s.NextIno
 	f := &canopyv1.StatFs{Files: used + free, FreeFiles: free}
 	return &canopyv1.Result{Statfs: f}, v.boundStatFS(f, op.GetStatFs().GetPlace())

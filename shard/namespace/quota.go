@@ -52,6 +52,9 @@ func (b *batch) quotasAbove(dir base.Ino) ([]*quota, error) {
 		if err != nil {
 			return nil, err
 		}
+		if d.ParentSubtree != b.subtree {
+			break // a detached part
+		}
 		at = d.Parent
 	}
 	if len(s.above)+len(way) > maxAbove {

@@ -64,6 +64,9 @@ func (v *view) quotasFor(o *object) ([]*canopyv1.Quota, error) {
 			if err != nil {
 				return nil, err
 			}
+			if d.ParentSubtree != v.subtree {
+				break // a detached part: there are no quotas above it here
+			}
 			dir = d.Parent
 		}
 	}

@@ -98,7 +98,7 @@ func (p *page) take(nameBytes int) bool {
 func (v *view) dirEntry(e *schema.Dentry, at base.Cookie, plus bool) *canopyv1.DirEntry {
 	x := &canopyv1.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Type: e.Type, Cookie: uint64(at)}
 	switch {
-	case e.Kind == schema.Directory:
+	case e.Kind == schema.Directory, e.Kind == schema.Link && e.Subtree != v.subtree:
 		x.Subtree = uint64(e.Subtree)
 	case e.Kind == schema.Embedded && plus:
 		x.Attr = v.inodeAttr(e.Inode)
@@ -106,8 +106,8 @@ func (v *view) dirEntry(e *schema.Dentry, at base.Cookie, plus bool) *canopyv1.D
 	return x
 }
 
-// fillAttrs adds the attributes that stand under keys of their own. A directory
-// whose subtree is elsewhere stays without.
+// fillAttrs adds the attributes that stand under keys of their own. What lies in a
+// subtree that the shard does not own stays without: the client asks there.
 func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 	for _, x := range entries {
 		if x.Attr != nil {
@@ -115,9 +115,11 @@ func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 		}
 		if x.Type == schema.TypeDir {
 			d, err := v.directoryIn(base.SubtreeID(x.Subtree), base.Ino(x.Ino))
-			if err == nil {
+			if e, ok := err.(*elsewhere); ok {
+				x.Subtree = uint64(e.subtree)
+			} else if err == nil {
 				x.Attr = v.dirAttr(d)
-			} else if err != fserr.Stale && !isElsewhere(err) {
+			} else if err != fserr.Stale {
 				return err
 			}
 			continue
@@ -125,12 +127,28 @@ func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 		if !links {
 			continue
 		}
-		o, err := v.record(base.Ino(x.Ino))
-		if err == nil {
-			x.Attr = v.inodeAttr(o.inode)
-		} else if err != fserr.Stale {
+		if err := v.fillLink(x); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fillLink adds the attributes of a de-inlined inode.
+func (v *view) fillLink(x *canopyv1.DirEntry) error {
+	if x.Subtree != 0 {
+		there, o, err := v.readElsewhere(&elsewhere{subtree: base.SubtreeID(x.Subtree), ino: base.Ino(x.Ino)})
+		if o != nil {
+			x.Attr = there.attr(o)
+		}
+		return err
+	}
+	o, err := v.record(base.Ino(x.Ino))
+	if err == fserr.Stale {
+		return nil
+	}
+	if err == nil {
+		x.Attr = v.inodeAttr(o.inode)
+	}
+	return err
 }

@@ -28,6 +28,8 @@ type rig struct {
 	log      []logEntry           // all that was applied
 	counts   []*canopyv1.QuotaCountedCommand
 	countNow int // of Config
+	shard    base.ShardID
+	carves   map[uint64]*carved // by the new subtree
 }
 
 type logEntry struct {
@@ -39,14 +41,14 @@ const testShard = base.ShardID(1)
 
 func newRig(t testing.TB, hash func([]byte) shard.Hash) *rig {
 	r := &rig{t: t, kv: memkv.New(), hash: hash, now: 1000, seq: map[uint64]uint64{},
-		places: map[string]*canopyv1.Place{}, marks: map[string][2]uint64{}}
+		places: map[string]*canopyv1.Place{}, marks: map[string][2]uint64{}, shard: testShard, carves: map[uint64]*carved{}}
 	r.load()
 	return r
 }
 
 // load starts the machine anew over the stored state.
 func (r *rig) load() {
-	r.m = New(Config{Shard: testShard, Hash: r.hash, CountNow: r.countNow})
+	r.m = New(Config{Shard: r.shard, Hash: r.hash, CountNow: r.countNow})
 	if err := r.m.Load(r.kv); err != nil {
 		r.t.Fatal(err)
 	}
@@ -110,17 +112,16 @@ func (r *rig) openSession(client uint64) *canopyv1.Result {
 
 // walk returns the inode number of a directory path, asking as root.
 func (r *rig) walk(path string) uint64 {
-	ino := uint64(1)
+	ino, subtree := uint64(1), uint64(1)
 	for _, name := range strings.Split(path, "/") {
 		if name == "" {
 			continue
 		}
-		res := r.m.Query(r.kv, &canopyv1.Op{Subtree: 1, Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_Lookup{
-			Lookup: &canopyv1.LookupCall{Dir: ino, Name: []byte(name)}}})
+		res := r.find(subtree, ino, name)
 		if res.Error != 0 {
 			return 1 << 60
 		}
-		ino = res.Attr.Ino
+		ino, subtree = res.Attr.Ino, res.Attr.Subtree
 	}
 	return ino
 }
@@ -156,8 +157,7 @@ func (r *rig) place(path string) *canopyv1.Place {
 		return &canopyv1.Place{Ino: 1}
 	}
 	dir, name := r.split(path)
-	res := r.m.Query(r.kv, &canopyv1.Op{Subtree: 1, Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_Lookup{
-		Lookup: &canopyv1.LookupCall{Dir: dir, Name: name}}})
+	res := r.find(r.subtreeOf(dir), dir, string(name))
 	switch {
 	case res.Error != 0:
 		return &canopyv1.Place{Dir: dir, Name: name}
@@ -176,6 +176,9 @@ func formatIno(ino uint64) string {
 }
 
 func formatAttr(a *canopyv1.Attr) string {
+	if a.Version == 0 {
+		return fmt.Sprintf("%s %o in subtree %d", formatIno(a.Ino), a.Mode, a.Subtree)
+	}
 	s := fmt.Sprintf("%s %o n=%d u=%d g=%d s=%d a=%d m=%d c=%d v=%d",
 		formatIno(a.Ino), a.Mode, a.Nlink, a.Uid, a.Gid, a.Size, a.AtimeNs, a.MtimeNs, a.CtimeNs, a.Version)
 	if a.Rdev != 0 {
@@ -225,6 +228,9 @@ func formatResult(r *canopyv1.Result) string {
 	}
 	if r.Redirect != nil {
 		fmt.Fprintf(&b, " redirect={subtree=%d epoch=%d shard=%d}", r.Redirect.Subtree, r.Redirect.Epoch, r.Redirect.Shard)
+		if r.Redirect.Dir != 0 {
+			fmt.Fprintf(&b, " dir=%s", formatIno(r.Redirect.Dir))
+		}
 	}
 	b.WriteString(formatLocks(r.Locks))
 	b.WriteString(formatQuotas(r))
@@ -238,7 +244,7 @@ func formatResult(r *canopyv1.Result) string {
 // dump prints the state, or the keys whose kind is among the wanted.
 func (r *rig) dump(kinds []string) string {
 	var b strings.Builder
-	lo, hi := schema.ShardRange(testShard)
+	lo, hi := schema.ShardRange(r.shard)
 	if err := r.kv.Scan(lo, hi, func(key, value []byte) (bool, error) {
 		k := schema.Format(key)
 		kind, _, _ := strings.Cut(k[strings.LastIndexByte(k[:strings.IndexByte(k+" ", ' ')], '/')+1:], " ")

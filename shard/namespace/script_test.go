@@ -21,6 +21,8 @@ import (
 //	state [KIND ...]       the stored keys and values
 //	load                   restart: caches are built anew
 //	check                  fsck
+//	carve DIR into=N step=begin|handoff|clean|forget [same]  what a migration does to
+//	                       the state; to shard 2, or same: to this one
 //	time N                 the holder's clock
 //
 // A line is an operation with paths and options, see operation. Common options:
@@ -58,6 +60,8 @@ func TestScripts(t *testing.T) {
 			case "load":
 				r.load()
 				return ""
+			case "carve":
+				return r.carve(d)
 			case "check":
 				return r.check()
 			case "time":
@@ -216,8 +220,11 @@ func (r *rig) line(l *words) string {
 		return "held " + formatIno(p.Ino)
 	case "ls":
 		return r.list(l)
+	case "whereis":
+		return r.whereIs(l)
 	case "locate":
-		p, err := r.m.Locate(r.kv, 1, r.place(l.arg(0)))
+		in := r.owner(l.num("subtree", 1))
+		p, err := in.m.Locate(in.kv, base.SubtreeID(l.num("subtree", 1)), r.place(l.arg(0)))
 		if err != nil {
 			return err.Error()
 		}
@@ -263,9 +270,9 @@ func (r *rig) line(l *words) string {
 	}
 	if op := r.operation(l); op != nil && IsRead(op) {
 		op.Cred, op.Subtree, op.Epoch = l.cred(), l.num("subtree", 1), l.num("at-epoch", 0)
-		return formatResult(r.m.Query(r.kv, op))
+		return formatResult(r.ask(op))
 	}
-	return formatResult(r.decode(r.apply(r.commandOf(l))[0]))
+	return formatResult(r.decode(r.owner(l.num("subtree", 1)).apply(r.commandOf(l))[0]))
 }
 
 // list prints a page of a listing. With id=X the next page of X continues it.
@@ -276,7 +283,7 @@ func (r *rig) list(l *words) string {
 	if at, ok := r.marks[id]; ok && id != "" {
 		c.Cookie, c.Mark = at[0], at[1]
 	}
-	res := r.m.Query(r.kv, &canopyv1.Op{Subtree: 1, Cred: l.cred(), Call: &canopyv1.Op_ReadDir{ReadDir: c}})
+	res := r.ask(&canopyv1.Op{Subtree: l.num("subtree", 1), Cred: l.cred(), Call: &canopyv1.Op_ReadDir{ReadDir: c}})
 	if res.Error != 0 {
 		return formatResult(res)
 	}
@@ -285,6 +292,9 @@ func (r *rig) list(l *words) string {
 		s := fmt.Sprintf("%s=%s", e.Name, formatIno(e.Ino))
 		if e.Attr != nil {
 			s += fmt.Sprintf("{%s}", formatAttr(e.Attr))
+		}
+		if e.Subtree > 1 {
+			s += fmt.Sprintf("@%d", e.Subtree)
 		}
 		out = append(out, s)
 		r.marks[id] = [2]uint64{e.Cookie, res.Mark}

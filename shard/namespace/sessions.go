@@ -169,6 +169,9 @@ func (b *batch) giveBackAll(dead map[base.ClientID]bool) (zeros []string, err er
 	}
 	for _, p := range places {
 		o, err := b.resolve(p)
+		if isElsewhere(err) {
+			continue // carved out: what is stored here of it does not count
+		}
 		if err != nil {
 			return nil, brokenState(err, p)
 		}

@@ -235,8 +235,8 @@ func addBytes(a, b uint64) uint64 {
 // cutDone drops the cuts that every data server knows.
 func (b *batch) cutDone(c *canopyv1.CutDoneCommand) (*canopyv1.Result, error) {
 	o, err := b.resolve(c.Place)
-	if err == fserr.Stale || err == fserr.NotFound {
-		return &canopyv1.Result{}, nil // purged meanwhile, and the queue entry with it
+	if err == fserr.Stale || err == fserr.NotFound || isElsewhere(err) {
+		return &canopyv1.Result{}, nil // purged or moved meanwhile, and the queue entry with it
 	}
 	if err != nil {
 		return nil, err

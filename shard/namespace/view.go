@@ -50,6 +50,7 @@ type dirID struct {
 type directory struct {
 	schema.Header
 	subtree base.SubtreeID
+	epoch   base.Epoch // of subtree
 	dirty   bool
 	gone    bool // deleted in this batch
 }
@@ -65,7 +66,8 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 	if d := v.dirs[id]; d != nil {
 		return d, nil
 	}
-	if err := v.mayHold(subtree, ino); err != nil {
+	foreign, err := v.mayHold(subtree, ino)
+	if err != nil {
 		return nil, err
 	}
 	b, found, err := v.r.Get(schema.HeaderKey(v.id, subtree, ino))
@@ -73,16 +75,16 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 		return nil, err
 	}
 	if !found {
-		if err := v.forward(ino); err != nil && subtree == v.subtree {
-			return nil, err
-		}
-		return nil, fserr.Stale
+		return nil, v.noHeader(subtree, foreign, ino)
 	}
 	h, err := schema.DecodeHeader(b)
 	if err != nil {
 		return nil, err
 	}
-	d := &directory{Header: *h, subtree: subtree}
+	d := &directory{Header: *h, subtree: subtree, epoch: v.epoch}
+	if foreign != nil {
+		d.epoch = foreign.Epoch
+	}
 	if v.dirs != nil {
 		v.dirs[id] = d
 	}
@@ -90,16 +92,25 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 }
 
 // mayHold returns an elsewhere if what is stored here of a directory in subtree
-// does not count.
-func (v *view) mayHold(subtree base.SubtreeID, dir base.Ino) error {
+// does not count, and the state of the subtree if that is another one.
+func (v *view) mayHold(subtree base.SubtreeID, dir base.Ino) (*schema.Subtree, error) {
 	if subtree == v.subtree {
-		return v.carvedOut(dir)
+		return nil, v.carvedOut(dir)
 	}
-	owned, err := v.owns(subtree)
-	if err == nil && !owned {
-		err = &elsewhere{subtree: subtree, ino: dir}
+	return v.enterForeign(subtree, dir)
+}
+
+// noHeader is the error of a directory that subtree has no header of: it was carved
+// out, or is not known.
+func (v *view) noHeader(subtree base.SubtreeID, foreign *schema.Subtree, dir base.Ino) error {
+	carve := v.carve
+	if foreign != nil {
+		carve = foreign.Carve
 	}
-	return err
+	if err := v.forwardIn(subtree, carve, dir); err != nil {
+		return err
+	}
+	return fserr.Stale
 }
 
 // entry is a dentry and where it stands.

@@ -643,7 +643,7 @@ type DirEntry struct {
 	Type          uint32                 `protobuf:"varint,3,opt,name=type,proto3" json:"type,omitempty"` // S_IFMT bits of st_mode
 	Cookie        uint64                 `protobuf:"varint,4,opt,name=cookie,proto3" json:"cookie,omitempty"`
 	Attr          *Attr                  `protobuf:"bytes,5,opt,name=attr,proto3" json:"attr,omitempty"`
-	Subtree       uint64                 `protobuf:"varint,6,opt,name=subtree,proto3" json:"subtree,omitempty"` // of a directory: its subtree
+	Subtree       uint64                 `protobuf:"varint,6,opt,name=subtree,proto3" json:"subtree,omitempty"` // of a directory, or of an inode with a record of its own: its subtree
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -728,8 +728,10 @@ type StatFs struct {
 	FreeFiles      uint64                 `protobuf:"varint,4,opt,name=free_files,json=freeFiles,proto3" json:"free_files,omitempty"`
 	QuotaBytes     uint64                 `protobuf:"varint,50,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`               // the quota that leaves the least bytes; 0: none bounds them
 	QuotaFreeBytes uint64                 `protobuf:"varint,51,opt,name=quota_free_bytes,json=quotaFreeBytes,proto3" json:"quota_free_bytes,omitempty"` // what it leaves
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of free_bytes, what waits for deletion in this shard alone.
+	WaitingBytes  uint64 `protobuf:"varint,140,opt,name=waiting_bytes,json=waitingBytes,proto3" json:"waiting_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatFs) Reset() {
@@ -804,6 +806,13 @@ func (x *StatFs) GetQuotaFreeBytes() uint64 {
 	return 0
 }
 
+func (x *StatFs) GetWaitingBytes() uint64 {
+	if x != nil {
+		return x.WaitingBytes
+	}
+	return 0
+}
+
 var File_api_canopy_v1_common_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_common_proto_rawDesc = "" +
@@ -863,7 +872,7 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x04type\x18\x03 \x01(\rR\x04type\x12\x16\n" +
 	"\x06cookie\x18\x04 \x01(\x04R\x06cookie\x12#\n" +
 	"\x04attr\x18\x05 \x01(\v2\x0f.canopy.v1.AttrR\x04attr\x12\x18\n" +
-	"\asubtree\x18\x06 \x01(\x04R\asubtree\"\xc8\x01\n" +
+	"\asubtree\x18\x06 \x01(\x04R\asubtree\"\xee\x01\n" +
 	"\x06StatFs\x12\x1f\n" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
@@ -874,7 +883,8 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"free_files\x18\x04 \x01(\x04R\tfreeFiles\x12\x1f\n" +
 	"\vquota_bytes\x182 \x01(\x04R\n" +
 	"quotaBytes\x12(\n" +
-	"\x10quota_free_bytes\x183 \x01(\x04R\x0equotaFreeBytes*8\n" +
+	"\x10quota_free_bytes\x183 \x01(\x04R\x0equotaFreeBytes\x12$\n" +
+	"\rwaiting_bytes\x18\x8c\x01 \x01(\x04R\fwaitingBytes*8\n" +
 	"\aAclKind\x12\f\n" +
 	"\bACL_NONE\x10\x00\x12\x0e\n" +
 	"\n" +

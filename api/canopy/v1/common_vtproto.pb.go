@@ -558,6 +558,13 @@ func (m *StatFs) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.WaitingBytes != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WaitingBytes))
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0xe0
+	}
 	if m.QuotaFreeBytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.QuotaFreeBytes))
 		i--
@@ -828,6 +835,9 @@ func (m *StatFs) SizeVT() (n int) {
 	}
 	if m.QuotaFreeBytes != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.QuotaFreeBytes))
+	}
+	if m.WaitingBytes != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.WaitingBytes))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2243,6 +2253,25 @@ func (m *StatFs) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.QuotaFreeBytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 140:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WaitingBytes", wireType)
+			}
+			m.WaitingBytes = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WaitingBytes |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -429,6 +429,7 @@ type Op struct {
 	//	*Op_GetQuota
 	//	*Op_ListQuotas
 	//	*Op_GetPolicy
+	//	*Op_Locate
 	//	*Op_Create
 	//	*Op_Mkdir
 	//	*Op_Mknod
@@ -663,6 +664,15 @@ func (x *Op) GetGetPolicy() *GetPolicyCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_GetPolicy); ok {
 			return x.GetPolicy
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetLocate() *LocateCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_Locate); ok {
+			return x.Locate
 		}
 	}
 	return nil
@@ -913,6 +923,10 @@ type Op_GetPolicy struct {
 	GetPolicy *GetPolicyCall `protobuf:"bytes,62,opt,name=get_policy,json=getPolicy,proto3,oneof"`
 }
 
+type Op_Locate struct {
+	Locate *LocateCall `protobuf:"bytes,140,opt,name=locate,proto3,oneof"` // of the shard itself: subtree 0
+}
+
 type Op_Create struct {
 	// Writes.
 	Create *CreateCall `protobuf:"bytes,40,opt,name=create,proto3,oneof"`
@@ -1023,6 +1037,8 @@ func (*Op_GetQuota) isOp_Call() {}
 func (*Op_ListQuotas) isOp_Call() {}
 
 func (*Op_GetPolicy) isOp_Call() {}
+
+func (*Op_Locate) isOp_Call() {}
 
 func (*Op_Create) isOp_Call() {}
 
@@ -1213,6 +1229,63 @@ func (x *ReadlinkCall) GetPlace() *Place {
 	return nil
 }
 
+// LocateCall asks which subtree of the shard has an inode (PROTOCOLS E7): a
+// directory's header; of a file its de-inlined inode or orphan, or where it was
+// renamed to, else the header of the directory in which it is believed to be. The
+// answer's attr has only number, type if it is a directory's, and subtree; place is
+// where a file was renamed to. STALE: the shard has none of them.
+type LocateCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ino           uint64                 `protobuf:"varint,1,opt,name=ino,proto3" json:"ino,omitempty"`
+	Dir           uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"` // 0: ino is a directory, or nothing is known
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateCall) Reset() {
+	*x = LocateCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateCall) ProtoMessage() {}
+
+func (x *LocateCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateCall.ProtoReflect.Descriptor instead.
+func (*LocateCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LocateCall) GetIno() uint64 {
+	if x != nil {
+		return x.Ino
+	}
+	return 0
+}
+
+func (x *LocateCall) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
 // AccessCall answers OK or ACCESS, mask as of access(2).
 type AccessCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1224,7 +1297,7 @@ type AccessCall struct {
 
 func (x *AccessCall) Reset() {
 	*x = AccessCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1309,7 @@ func (x *AccessCall) String() string {
 func (*AccessCall) ProtoMessage() {}
 
 func (x *AccessCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1322,7 @@ func (x *AccessCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessCall.ProtoReflect.Descriptor instead.
 func (*AccessCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{7}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AccessCall) GetPlace() *Place {
@@ -1277,7 +1350,7 @@ type ParentCall struct {
 
 func (x *ParentCall) Reset() {
 	*x = ParentCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[8]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1362,7 @@ func (x *ParentCall) String() string {
 func (*ParentCall) ProtoMessage() {}
 
 func (x *ParentCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[8]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1375,7 @@ func (x *ParentCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParentCall.ProtoReflect.Descriptor instead.
 func (*ParentCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{8}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ParentCall) GetDir() uint64 {
@@ -1330,7 +1403,7 @@ type ReadDirCall struct {
 
 func (x *ReadDirCall) Reset() {
 	*x = ReadDirCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1415,7 @@ func (x *ReadDirCall) String() string {
 func (*ReadDirCall) ProtoMessage() {}
 
 func (x *ReadDirCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[9]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1428,7 @@ func (x *ReadDirCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadDirCall.ProtoReflect.Descriptor instead.
 func (*ReadDirCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{9}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadDirCall) GetDir() uint64 {
@@ -1417,7 +1490,7 @@ type GetXattrCall struct {
 
 func (x *GetXattrCall) Reset() {
 	*x = GetXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1502,7 @@ func (x *GetXattrCall) String() string {
 func (*GetXattrCall) ProtoMessage() {}
 
 func (x *GetXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[10]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1515,7 @@ func (x *GetXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattrCall.ProtoReflect.Descriptor instead.
 func (*GetXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{10}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetXattrCall) GetPlace() *Place {
@@ -1468,7 +1541,7 @@ type ListXattrCall struct {
 
 func (x *ListXattrCall) Reset() {
 	*x = ListXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1553,7 @@ func (x *ListXattrCall) String() string {
 func (*ListXattrCall) ProtoMessage() {}
 
 func (x *ListXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1566,7 @@ func (x *ListXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListXattrCall.ProtoReflect.Descriptor instead.
 func (*ListXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{11}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListXattrCall) GetPlace() *Place {
@@ -1514,7 +1587,7 @@ type StatFsCall struct {
 
 func (x *StatFsCall) Reset() {
 	*x = StatFsCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1599,7 @@ func (x *StatFsCall) String() string {
 func (*StatFsCall) ProtoMessage() {}
 
 func (x *StatFsCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1612,7 @@ func (x *StatFsCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFsCall.ProtoReflect.Descriptor instead.
 func (*StatFsCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{12}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatFsCall) GetPlace() *Place {
@@ -1566,7 +1639,7 @@ type CreateCall struct {
 
 func (x *CreateCall) Reset() {
 	*x = CreateCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1651,7 @@ func (x *CreateCall) String() string {
 func (*CreateCall) ProtoMessage() {}
 
 func (x *CreateCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1664,7 @@ func (x *CreateCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCall.ProtoReflect.Descriptor instead.
 func (*CreateCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateCall) GetDir() uint64 {
@@ -1663,7 +1736,7 @@ type MkdirCall struct {
 
 func (x *MkdirCall) Reset() {
 	*x = MkdirCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1748,7 @@ func (x *MkdirCall) String() string {
 func (*MkdirCall) ProtoMessage() {}
 
 func (x *MkdirCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1761,7 @@ func (x *MkdirCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirCall.ProtoReflect.Descriptor instead.
 func (*MkdirCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MkdirCall) GetDir() uint64 {
@@ -1740,7 +1813,7 @@ type MknodCall struct {
 
 func (x *MknodCall) Reset() {
 	*x = MknodCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1825,7 @@ func (x *MknodCall) String() string {
 func (*MknodCall) ProtoMessage() {}
 
 func (x *MknodCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1838,7 @@ func (x *MknodCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MknodCall.ProtoReflect.Descriptor instead.
 func (*MknodCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{15}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MknodCall) GetDir() uint64 {
@@ -1822,7 +1895,7 @@ type SymlinkCall struct {
 
 func (x *SymlinkCall) Reset() {
 	*x = SymlinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1907,7 @@ func (x *SymlinkCall) String() string {
 func (*SymlinkCall) ProtoMessage() {}
 
 func (x *SymlinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1920,7 @@ func (x *SymlinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SymlinkCall.ProtoReflect.Descriptor instead.
 func (*SymlinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{16}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SymlinkCall) GetDir() uint64 {
@@ -1889,7 +1962,7 @@ type LinkCall struct {
 
 func (x *LinkCall) Reset() {
 	*x = LinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1974,7 @@ func (x *LinkCall) String() string {
 func (*LinkCall) ProtoMessage() {}
 
 func (x *LinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1987,7 @@ func (x *LinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkCall.ProtoReflect.Descriptor instead.
 func (*LinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{17}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LinkCall) GetPlace() *Place {
@@ -1948,7 +2021,7 @@ type UnlinkCall struct {
 
 func (x *UnlinkCall) Reset() {
 	*x = UnlinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2033,7 @@ func (x *UnlinkCall) String() string {
 func (*UnlinkCall) ProtoMessage() {}
 
 func (x *UnlinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2046,7 @@ func (x *UnlinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkCall.ProtoReflect.Descriptor instead.
 func (*UnlinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{18}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UnlinkCall) GetDir() uint64 {
@@ -2000,7 +2073,7 @@ type RmdirCall struct {
 
 func (x *RmdirCall) Reset() {
 	*x = RmdirCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2085,7 @@ func (x *RmdirCall) String() string {
 func (*RmdirCall) ProtoMessage() {}
 
 func (x *RmdirCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2098,7 @@ func (x *RmdirCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RmdirCall.ProtoReflect.Descriptor instead.
 func (*RmdirCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{19}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RmdirCall) GetDir() uint64 {
@@ -2056,7 +2129,7 @@ type RenameCall struct {
 
 func (x *RenameCall) Reset() {
 	*x = RenameCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2141,7 @@ func (x *RenameCall) String() string {
 func (*RenameCall) ProtoMessage() {}
 
 func (x *RenameCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2154,7 @@ func (x *RenameCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameCall.ProtoReflect.Descriptor instead.
 func (*RenameCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{20}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RenameCall) GetSrcDir() uint64 {
@@ -2148,7 +2221,7 @@ type SetAttrCall struct {
 
 func (x *SetAttrCall) Reset() {
 	*x = SetAttrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2233,7 @@ func (x *SetAttrCall) String() string {
 func (*SetAttrCall) ProtoMessage() {}
 
 func (x *SetAttrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2246,7 @@ func (x *SetAttrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttrCall.ProtoReflect.Descriptor instead.
 func (*SetAttrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{21}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetAttrCall) GetPlace() *Place {
@@ -2267,7 +2340,7 @@ type SetXattrCall struct {
 
 func (x *SetXattrCall) Reset() {
 	*x = SetXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2352,7 @@ func (x *SetXattrCall) String() string {
 func (*SetXattrCall) ProtoMessage() {}
 
 func (x *SetXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2365,7 @@ func (x *SetXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattrCall.ProtoReflect.Descriptor instead.
 func (*SetXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{22}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetXattrCall) GetPlace() *Place {
@@ -2333,7 +2406,7 @@ type RemoveXattrCall struct {
 
 func (x *RemoveXattrCall) Reset() {
 	*x = RemoveXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2418,7 @@ func (x *RemoveXattrCall) String() string {
 func (*RemoveXattrCall) ProtoMessage() {}
 
 func (x *RemoveXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2431,7 @@ func (x *RemoveXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveXattrCall.ProtoReflect.Descriptor instead.
 func (*RemoveXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveXattrCall) GetPlace() *Place {
@@ -2406,7 +2479,7 @@ type ReportSizeCall struct {
 
 func (x *ReportSizeCall) Reset() {
 	*x = ReportSizeCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2491,7 @@ func (x *ReportSizeCall) String() string {
 func (*ReportSizeCall) ProtoMessage() {}
 
 func (x *ReportSizeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2504,7 @@ func (x *ReportSizeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportSizeCall.ProtoReflect.Descriptor instead.
 func (*ReportSizeCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReportSizeCall) GetPlace() *Place {
@@ -2537,7 +2610,7 @@ type ReserveAppendCall struct {
 
 func (x *ReserveAppendCall) Reset() {
 	*x = ReserveAppendCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2622,7 @@ func (x *ReserveAppendCall) String() string {
 func (*ReserveAppendCall) ProtoMessage() {}
 
 func (x *ReserveAppendCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2635,7 @@ func (x *ReserveAppendCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveAppendCall.ProtoReflect.Descriptor instead.
 func (*ReserveAppendCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReserveAppendCall) GetPlace() *Place {
@@ -2593,7 +2666,7 @@ type FillAppendCall struct {
 
 func (x *FillAppendCall) Reset() {
 	*x = FillAppendCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2678,7 @@ func (x *FillAppendCall) String() string {
 func (*FillAppendCall) ProtoMessage() {}
 
 func (x *FillAppendCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2691,7 @@ func (x *FillAppendCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FillAppendCall.ProtoReflect.Descriptor instead.
 func (*FillAppendCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FillAppendCall) GetPlace() *Place {
@@ -2675,7 +2748,7 @@ type Lock struct {
 
 func (x *Lock) Reset() {
 	*x = Lock{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2760,7 @@ func (x *Lock) String() string {
 func (*Lock) ProtoMessage() {}
 
 func (x *Lock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2773,7 @@ func (x *Lock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lock.ProtoReflect.Descriptor instead.
 func (*Lock) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Lock) GetClient() uint64 {
@@ -2770,7 +2843,7 @@ type GetLockCall struct {
 
 func (x *GetLockCall) Reset() {
 	*x = GetLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2855,7 @@ func (x *GetLockCall) String() string {
 func (*GetLockCall) ProtoMessage() {}
 
 func (x *GetLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2868,7 @@ func (x *GetLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLockCall.ProtoReflect.Descriptor instead.
 func (*GetLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetLockCall) GetPlace() *Place {
@@ -2827,7 +2900,7 @@ type SetLockCall struct {
 
 func (x *SetLockCall) Reset() {
 	*x = SetLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2912,7 @@ func (x *SetLockCall) String() string {
 func (*SetLockCall) ProtoMessage() {}
 
 func (x *SetLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2925,7 @@ func (x *SetLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLockCall.ProtoReflect.Descriptor instead.
 func (*SetLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetLockCall) GetPlace() *Place {
@@ -2901,7 +2974,7 @@ type DropLocksCall struct {
 
 func (x *DropLocksCall) Reset() {
 	*x = DropLocksCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +2986,7 @@ func (x *DropLocksCall) String() string {
 func (*DropLocksCall) ProtoMessage() {}
 
 func (x *DropLocksCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +2999,7 @@ func (x *DropLocksCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropLocksCall.ProtoReflect.Descriptor instead.
 func (*DropLocksCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DropLocksCall) GetPlace() *Place {
@@ -2958,7 +3031,7 @@ type WaitLockCall struct {
 
 func (x *WaitLockCall) Reset() {
 	*x = WaitLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3043,7 @@ func (x *WaitLockCall) String() string {
 func (*WaitLockCall) ProtoMessage() {}
 
 func (x *WaitLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3056,7 @@ func (x *WaitLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitLockCall.ProtoReflect.Descriptor instead.
 func (*WaitLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WaitLockCall) GetPlace() *Place {
@@ -3025,7 +3098,7 @@ type CancelWaitCall struct {
 
 func (x *CancelWaitCall) Reset() {
 	*x = CancelWaitCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3110,7 @@ func (x *CancelWaitCall) String() string {
 func (*CancelWaitCall) ProtoMessage() {}
 
 func (x *CancelWaitCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3123,7 @@ func (x *CancelWaitCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelWaitCall.ProtoReflect.Descriptor instead.
 func (*CancelWaitCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CancelWaitCall) GetIno() uint64 {
@@ -3084,7 +3157,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3169,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3182,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Quota) GetDir() uint64 {
@@ -3174,7 +3247,7 @@ type SetQuotaCall struct {
 
 func (x *SetQuotaCall) Reset() {
 	*x = SetQuotaCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3259,7 @@ func (x *SetQuotaCall) String() string {
 func (*SetQuotaCall) ProtoMessage() {}
 
 func (x *SetQuotaCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3272,7 @@ func (x *SetQuotaCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaCall.ProtoReflect.Descriptor instead.
 func (*SetQuotaCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetQuotaCall) GetDir() uint64 {
@@ -3241,7 +3314,7 @@ type GetQuotaCall struct {
 
 func (x *GetQuotaCall) Reset() {
 	*x = GetQuotaCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3326,7 @@ func (x *GetQuotaCall) String() string {
 func (*GetQuotaCall) ProtoMessage() {}
 
 func (x *GetQuotaCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3339,7 @@ func (x *GetQuotaCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaCall.ProtoReflect.Descriptor instead.
 func (*GetQuotaCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetQuotaCall) GetPlace() *Place {
@@ -3285,7 +3358,7 @@ type ListQuotasCall struct {
 
 func (x *ListQuotasCall) Reset() {
 	*x = ListQuotasCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3370,7 @@ func (x *ListQuotasCall) String() string {
 func (*ListQuotasCall) ProtoMessage() {}
 
 func (x *ListQuotasCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3383,7 @@ func (x *ListQuotasCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasCall.ProtoReflect.Descriptor instead.
 func (*ListQuotasCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 // LayoutPolicy is what was set on a directory for the files that are made below
@@ -3330,7 +3403,7 @@ type LayoutPolicy struct {
 
 func (x *LayoutPolicy) Reset() {
 	*x = LayoutPolicy{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3415,7 @@ func (x *LayoutPolicy) String() string {
 func (*LayoutPolicy) ProtoMessage() {}
 
 func (x *LayoutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3428,7 @@ func (x *LayoutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutPolicy.ProtoReflect.Descriptor instead.
 func (*LayoutPolicy) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LayoutPolicy) GetClass() string {
@@ -3420,7 +3493,7 @@ type SetPolicyCall struct {
 
 func (x *SetPolicyCall) Reset() {
 	*x = SetPolicyCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3505,7 @@ func (x *SetPolicyCall) String() string {
 func (*SetPolicyCall) ProtoMessage() {}
 
 func (x *SetPolicyCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3518,7 @@ func (x *SetPolicyCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyCall.ProtoReflect.Descriptor instead.
 func (*SetPolicyCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetPolicyCall) GetDir() uint64 {
@@ -3480,7 +3553,7 @@ type GetPolicyCall struct {
 
 func (x *GetPolicyCall) Reset() {
 	*x = GetPolicyCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3492,7 +3565,7 @@ func (x *GetPolicyCall) String() string {
 func (*GetPolicyCall) ProtoMessage() {}
 
 func (x *GetPolicyCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3505,7 +3578,7 @@ func (x *GetPolicyCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyCall.ProtoReflect.Descriptor instead.
 func (*GetPolicyCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetPolicyCall) GetDir() uint64 {
@@ -3530,7 +3603,7 @@ type DirPolicy struct {
 
 func (x *DirPolicy) Reset() {
 	*x = DirPolicy{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3615,7 @@ func (x *DirPolicy) String() string {
 func (*DirPolicy) ProtoMessage() {}
 
 func (x *DirPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3628,7 @@ func (x *DirPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirPolicy.ProtoReflect.Descriptor instead.
 func (*DirPolicy) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DirPolicy) GetDir() uint64 {
@@ -3619,7 +3692,7 @@ type OpenSessionCall struct {
 
 func (x *OpenSessionCall) Reset() {
 	*x = OpenSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3631,7 +3704,7 @@ func (x *OpenSessionCall) String() string {
 func (*OpenSessionCall) ProtoMessage() {}
 
 func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3644,7 +3717,7 @@ func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionCall.ProtoReflect.Descriptor instead.
 func (*OpenSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OpenSessionCall) GetHost() string {
@@ -3676,7 +3749,7 @@ type CloseSessionCall struct {
 
 func (x *CloseSessionCall) Reset() {
 	*x = CloseSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +3761,7 @@ func (x *CloseSessionCall) String() string {
 func (*CloseSessionCall) ProtoMessage() {}
 
 func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +3774,7 @@ func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionCall.ProtoReflect.Descriptor instead.
 func (*CloseSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 // Result is the outcome of one operation.
@@ -3737,13 +3810,14 @@ type Result struct {
 	Policies      []*DirPolicy `protobuf:"bytes,60,rep,name=policies,proto3" json:"policies,omitempty"`                        // get_policy
 	Move          *Move        `protobuf:"bytes,100,opt,name=move,proto3" json:"move,omitempty"`                               // of a step of a move: its state after it
 	MoveCounts    *MoveCounts  `protobuf:"bytes,101,opt,name=move_counts,json=moveCounts,proto3" json:"move_counts,omitempty"` // of a step of an import
+	Moves         uint64       `protobuf:"varint,140,opt,name=moves,proto3" json:"moves,omitempty"`                            // locate: changes with each entry of the shard that moves a subtree
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3755,7 +3829,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3768,7 +3842,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Result) GetError() uint32 {
@@ -3946,6 +4020,13 @@ func (x *Result) GetMoveCounts() *MoveCounts {
 	return nil
 }
 
+func (x *Result) GetMoves() uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
+}
+
 type Redirect struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Subtree uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
@@ -3961,7 +4042,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4054,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4067,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Redirect) GetSubtree() uint64 {
@@ -4042,7 +4123,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4054,7 +4135,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4067,7 +4148,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EventsRequest) GetShards() []uint64 {
@@ -4093,7 +4174,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4105,7 +4186,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4118,7 +4199,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -4216,7 +4297,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4309,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4322,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Heartbeat) GetSessionTimeoutMs() uint32 {
@@ -4260,7 +4341,7 @@ type SessionLost struct {
 
 func (x *SessionLost) Reset() {
 	*x = SessionLost{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +4353,7 @@ func (x *SessionLost) String() string {
 func (*SessionLost) ProtoMessage() {}
 
 func (x *SessionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +4366,7 @@ func (x *SessionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionLost.ProtoReflect.Descriptor instead.
 func (*SessionLost) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SessionLost) GetShard() uint64 {
@@ -4304,7 +4385,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4316,7 +4397,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4329,7 +4410,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{49}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReportRequest) GetShard() uint64 {
@@ -4348,7 +4429,7 @@ type Invalidate struct {
 
 func (x *Invalidate) Reset() {
 	*x = Invalidate{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4360,7 +4441,7 @@ func (x *Invalidate) String() string {
 func (*Invalidate) ProtoMessage() {}
 
 func (x *Invalidate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4373,7 +4454,7 @@ func (x *Invalidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalidate.ProtoReflect.Descriptor instead.
 func (*Invalidate) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{50}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Invalidate) GetPlaces() []*Place {
@@ -4397,7 +4478,7 @@ type ReportOpensRequest struct {
 
 func (x *ReportOpensRequest) Reset() {
 	*x = ReportOpensRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4409,7 +4490,7 @@ func (x *ReportOpensRequest) String() string {
 func (*ReportOpensRequest) ProtoMessage() {}
 
 func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4422,7 +4503,7 @@ func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpensRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{51}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReportOpensRequest) GetShard() uint64 {
@@ -4471,14 +4552,15 @@ type ReportOpensResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         uint32                 `protobuf:"varint,1,opt,name=error,proto3" json:"error,omitempty"`
 	Redirect      *Redirect              `protobuf:"bytes,2,opt,name=redirect,proto3" json:"redirect,omitempty"`
-	Moved         []*Place               `protobuf:"bytes,3,rep,name=moved,proto3" json:"moved,omitempty"` // new places of reported inodes
+	Moved         []*Place               `protobuf:"bytes,3,rep,name=moved,proto3" json:"moved,omitempty"`                                                // new places of reported inodes
+	MovedSubtrees []uint64               `protobuf:"varint,140,rep,packed,name=moved_subtrees,json=movedSubtrees,proto3" json:"moved_subtrees,omitempty"` // and the subtree of each
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportOpensResponse) Reset() {
 	*x = ReportOpensResponse{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4572,7 @@ func (x *ReportOpensResponse) String() string {
 func (*ReportOpensResponse) ProtoMessage() {}
 
 func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4585,7 @@ func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpensResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{52}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportOpensResponse) GetError() uint32 {
@@ -4527,6 +4609,13 @@ func (x *ReportOpensResponse) GetMoved() []*Place {
 	return nil
 }
 
+func (x *ReportOpensResponse) GetMovedSubtrees() []uint64 {
+	if x != nil {
+		return x.MovedSubtrees
+	}
+	return nil
+}
+
 var File_api_canopy_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_metadata_proto_rawDesc = "" +
@@ -4540,7 +4629,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\xa9\x10\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\xdb\x10\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -4566,7 +4655,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\vlist_quotas\x18: \x01(\v2\x19.canopy.v1.ListQuotasCallH\x00R\n" +
 	"listQuotas\x129\n" +
 	"\n" +
-	"get_policy\x18> \x01(\v2\x18.canopy.v1.GetPolicyCallH\x00R\tgetPolicy\x12/\n" +
+	"get_policy\x18> \x01(\v2\x18.canopy.v1.GetPolicyCallH\x00R\tgetPolicy\x120\n" +
+	"\x06locate\x18\x8c\x01 \x01(\v2\x15.canopy.v1.LocateCallH\x00R\x06locate\x12/\n" +
 	"\x06create\x18( \x01(\v2\x15.canopy.v1.CreateCallH\x00R\x06create\x12,\n" +
 	"\x05mkdir\x18) \x01(\v2\x14.canopy.v1.MkdirCallH\x00R\x05mkdir\x12,\n" +
 	"\x05mknod\x18* \x01(\v2\x14.canopy.v1.MknodCallH\x00R\x05mknod\x122\n" +
@@ -4601,7 +4691,11 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\vdata_rights\x18( \x01(\rR\n" +
 	"dataRights\"6\n" +
 	"\fReadlinkCall\x12&\n" +
-	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"H\n" +
+	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"0\n" +
+	"\n" +
+	"LocateCall\x12\x10\n" +
+	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\x04R\x03dir\"H\n" +
 	"\n" +
 	"AccessCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
@@ -4800,7 +4894,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\x98\a\n" +
+	"\x10CloseSessionCall\"\xaf\a\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -4833,7 +4927,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\bpolicies\x18< \x03(\v2\x14.canopy.v1.DirPolicyR\bpolicies\x12#\n" +
 	"\x04move\x18d \x01(\v2\x0f.canopy.v1.MoveR\x04move\x126\n" +
 	"\vmove_counts\x18e \x01(\v2\x15.canopy.v1.MoveCountsR\n" +
-	"moveCountsB\r\n" +
+	"moveCounts\x12\x15\n" +
+	"\x05moves\x18\x8c\x01 \x01(\x04R\x05movesB\r\n" +
 	"\v_room_bytes\"\x90\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
@@ -4868,11 +4963,12 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x06opened\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x06opened\x12(\n" +
 	"\x06closed\x18\x04 \x03(\v2\x10.canopy.v1.PlaceR\x06closed\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04more\x18\x06 \x01(\bR\x04more\"\x84\x01\n" +
+	"\x04more\x18\x06 \x01(\bR\x04more\"\xac\x01\n" +
 	"\x13ReportOpensResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12/\n" +
 	"\bredirect\x18\x02 \x01(\v2\x13.canopy.v1.RedirectR\bredirect\x12&\n" +
-	"\x05moved\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x05moved*K\n" +
+	"\x05moved\x18\x03 \x03(\v2\x10.canopy.v1.PlaceR\x05moved\x12&\n" +
+	"\x0emoved_subtrees\x18\x8c\x01 \x03(\x04R\rmovedSubtrees*K\n" +
 	"\tDataRight\x12\x13\n" +
 	"\x0fDATA_RIGHT_NONE\x10\x00\x12\x13\n" +
 	"\x0fDATA_RIGHT_READ\x10\x01\x12\x14\n" +
@@ -4918,7 +5014,7 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(DataRight)(0),              // 0: canopy.v1.DataRight
 	(SetAttrMask)(0),            // 1: canopy.v1.SetAttrMask
@@ -4931,166 +5027,168 @@ var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(*LookupCall)(nil),          // 8: canopy.v1.LookupCall
 	(*GetAttrCall)(nil),         // 9: canopy.v1.GetAttrCall
 	(*ReadlinkCall)(nil),        // 10: canopy.v1.ReadlinkCall
-	(*AccessCall)(nil),          // 11: canopy.v1.AccessCall
-	(*ParentCall)(nil),          // 12: canopy.v1.ParentCall
-	(*ReadDirCall)(nil),         // 13: canopy.v1.ReadDirCall
-	(*GetXattrCall)(nil),        // 14: canopy.v1.GetXattrCall
-	(*ListXattrCall)(nil),       // 15: canopy.v1.ListXattrCall
-	(*StatFsCall)(nil),          // 16: canopy.v1.StatFsCall
-	(*CreateCall)(nil),          // 17: canopy.v1.CreateCall
-	(*MkdirCall)(nil),           // 18: canopy.v1.MkdirCall
-	(*MknodCall)(nil),           // 19: canopy.v1.MknodCall
-	(*SymlinkCall)(nil),         // 20: canopy.v1.SymlinkCall
-	(*LinkCall)(nil),            // 21: canopy.v1.LinkCall
-	(*UnlinkCall)(nil),          // 22: canopy.v1.UnlinkCall
-	(*RmdirCall)(nil),           // 23: canopy.v1.RmdirCall
-	(*RenameCall)(nil),          // 24: canopy.v1.RenameCall
-	(*SetAttrCall)(nil),         // 25: canopy.v1.SetAttrCall
-	(*SetXattrCall)(nil),        // 26: canopy.v1.SetXattrCall
-	(*RemoveXattrCall)(nil),     // 27: canopy.v1.RemoveXattrCall
-	(*ReportSizeCall)(nil),      // 28: canopy.v1.ReportSizeCall
-	(*ReserveAppendCall)(nil),   // 29: canopy.v1.ReserveAppendCall
-	(*FillAppendCall)(nil),      // 30: canopy.v1.FillAppendCall
-	(*Lock)(nil),                // 31: canopy.v1.Lock
-	(*GetLockCall)(nil),         // 32: canopy.v1.GetLockCall
-	(*SetLockCall)(nil),         // 33: canopy.v1.SetLockCall
-	(*DropLocksCall)(nil),       // 34: canopy.v1.DropLocksCall
-	(*WaitLockCall)(nil),        // 35: canopy.v1.WaitLockCall
-	(*CancelWaitCall)(nil),      // 36: canopy.v1.CancelWaitCall
-	(*Quota)(nil),               // 37: canopy.v1.Quota
-	(*SetQuotaCall)(nil),        // 38: canopy.v1.SetQuotaCall
-	(*GetQuotaCall)(nil),        // 39: canopy.v1.GetQuotaCall
-	(*ListQuotasCall)(nil),      // 40: canopy.v1.ListQuotasCall
-	(*LayoutPolicy)(nil),        // 41: canopy.v1.LayoutPolicy
-	(*SetPolicyCall)(nil),       // 42: canopy.v1.SetPolicyCall
-	(*GetPolicyCall)(nil),       // 43: canopy.v1.GetPolicyCall
-	(*DirPolicy)(nil),           // 44: canopy.v1.DirPolicy
-	(*OpenSessionCall)(nil),     // 45: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 46: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 47: canopy.v1.Result
-	(*Redirect)(nil),            // 48: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 49: canopy.v1.EventsRequest
-	(*Event)(nil),               // 50: canopy.v1.Event
-	(*Heartbeat)(nil),           // 51: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 52: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 53: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 54: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 55: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 56: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 57: canopy.v1.Credential
-	(*Place)(nil),               // 58: canopy.v1.Place
-	(*LayoutComponent)(nil),     // 59: canopy.v1.LayoutComponent
-	(*Redundancy)(nil),          // 60: canopy.v1.Redundancy
-	(*Layout)(nil),              // 61: canopy.v1.Layout
-	(*Attr)(nil),                // 62: canopy.v1.Attr
-	(*DirEntry)(nil),            // 63: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 64: canopy.v1.StatFs
-	(*Move)(nil),                // 65: canopy.v1.Move
-	(*MoveCounts)(nil),          // 66: canopy.v1.MoveCounts
-	(*SubtreeMoved)(nil),        // 67: canopy.v1.SubtreeMoved
+	(*LocateCall)(nil),          // 11: canopy.v1.LocateCall
+	(*AccessCall)(nil),          // 12: canopy.v1.AccessCall
+	(*ParentCall)(nil),          // 13: canopy.v1.ParentCall
+	(*ReadDirCall)(nil),         // 14: canopy.v1.ReadDirCall
+	(*GetXattrCall)(nil),        // 15: canopy.v1.GetXattrCall
+	(*ListXattrCall)(nil),       // 16: canopy.v1.ListXattrCall
+	(*StatFsCall)(nil),          // 17: canopy.v1.StatFsCall
+	(*CreateCall)(nil),          // 18: canopy.v1.CreateCall
+	(*MkdirCall)(nil),           // 19: canopy.v1.MkdirCall
+	(*MknodCall)(nil),           // 20: canopy.v1.MknodCall
+	(*SymlinkCall)(nil),         // 21: canopy.v1.SymlinkCall
+	(*LinkCall)(nil),            // 22: canopy.v1.LinkCall
+	(*UnlinkCall)(nil),          // 23: canopy.v1.UnlinkCall
+	(*RmdirCall)(nil),           // 24: canopy.v1.RmdirCall
+	(*RenameCall)(nil),          // 25: canopy.v1.RenameCall
+	(*SetAttrCall)(nil),         // 26: canopy.v1.SetAttrCall
+	(*SetXattrCall)(nil),        // 27: canopy.v1.SetXattrCall
+	(*RemoveXattrCall)(nil),     // 28: canopy.v1.RemoveXattrCall
+	(*ReportSizeCall)(nil),      // 29: canopy.v1.ReportSizeCall
+	(*ReserveAppendCall)(nil),   // 30: canopy.v1.ReserveAppendCall
+	(*FillAppendCall)(nil),      // 31: canopy.v1.FillAppendCall
+	(*Lock)(nil),                // 32: canopy.v1.Lock
+	(*GetLockCall)(nil),         // 33: canopy.v1.GetLockCall
+	(*SetLockCall)(nil),         // 34: canopy.v1.SetLockCall
+	(*DropLocksCall)(nil),       // 35: canopy.v1.DropLocksCall
+	(*WaitLockCall)(nil),        // 36: canopy.v1.WaitLockCall
+	(*CancelWaitCall)(nil),      // 37: canopy.v1.CancelWaitCall
+	(*Quota)(nil),               // 38: canopy.v1.Quota
+	(*SetQuotaCall)(nil),        // 39: canopy.v1.SetQuotaCall
+	(*GetQuotaCall)(nil),        // 40: canopy.v1.GetQuotaCall
+	(*ListQuotasCall)(nil),      // 41: canopy.v1.ListQuotasCall
+	(*LayoutPolicy)(nil),        // 42: canopy.v1.LayoutPolicy
+	(*SetPolicyCall)(nil),       // 43: canopy.v1.SetPolicyCall
+	(*GetPolicyCall)(nil),       // 44: canopy.v1.GetPolicyCall
+	(*DirPolicy)(nil),           // 45: canopy.v1.DirPolicy
+	(*OpenSessionCall)(nil),     // 46: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 47: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 48: canopy.v1.Result
+	(*Redirect)(nil),            // 49: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 50: canopy.v1.EventsRequest
+	(*Event)(nil),               // 51: canopy.v1.Event
+	(*Heartbeat)(nil),           // 52: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 53: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 54: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 55: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 56: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 57: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 58: canopy.v1.Credential
+	(*Place)(nil),               // 59: canopy.v1.Place
+	(*LayoutComponent)(nil),     // 60: canopy.v1.LayoutComponent
+	(*Redundancy)(nil),          // 61: canopy.v1.Redundancy
+	(*Layout)(nil),              // 62: canopy.v1.Layout
+	(*Attr)(nil),                // 63: canopy.v1.Attr
+	(*DirEntry)(nil),            // 64: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 65: canopy.v1.StatFs
+	(*Move)(nil),                // 66: canopy.v1.Move
+	(*MoveCounts)(nil),          // 67: canopy.v1.MoveCounts
+	(*SubtreeMoved)(nil),        // 68: canopy.v1.SubtreeMoved
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	7,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
 	6,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	57, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	58, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
 	8,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
 	9,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
 	10, // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
-	13, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
-	14, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
-	15, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
-	16, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
-	11, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
-	12, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
-	32, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
-	35, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
-	36, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
-	39, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
-	40, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
-	43, // 17: canopy.v1.Op.get_policy:type_name -> canopy.v1.GetPolicyCall
-	17, // 18: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	18, // 19: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	19, // 20: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	20, // 21: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	21, // 22: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	22, // 23: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	23, // 24: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	24, // 25: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	25, // 26: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	26, // 27: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	27, // 28: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	28, // 29: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	29, // 30: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	30, // 31: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	33, // 32: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
-	34, // 33: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
-	38, // 34: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
-	45, // 35: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	46, // 36: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	42, // 37: canopy.v1.Op.set_policy:type_name -> canopy.v1.SetPolicyCall
-	58, // 38: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	58, // 39: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	58, // 40: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	58, // 41: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	58, // 42: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	58, // 43: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
-	58, // 44: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	58, // 45: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	28, // 46: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	58, // 47: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	58, // 48: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	58, // 49: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	58, // 50: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	58, // 51: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	2,  // 52: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
-	58, // 53: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
-	31, // 54: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
-	58, // 55: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
-	31, // 56: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
-	58, // 57: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
-	58, // 58: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
-	31, // 59: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
-	58, // 60: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
-	59, // 61: canopy.v1.LayoutPolicy.stripes:type_name -> canopy.v1.LayoutComponent
-	60, // 62: canopy.v1.LayoutPolicy.data:type_name -> canopy.v1.Redundancy
-	3,  // 63: canopy.v1.LayoutPolicy.sync:type_name -> canopy.v1.LayoutSync
-	41, // 64: canopy.v1.SetPolicyCall.set:type_name -> canopy.v1.LayoutPolicy
-	41, // 65: canopy.v1.DirPolicy.policy:type_name -> canopy.v1.LayoutPolicy
-	61, // 66: canopy.v1.DirPolicy.layout:type_name -> canopy.v1.Layout
-	62, // 67: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	62, // 68: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	62, // 69: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	58, // 70: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	63, // 71: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	64, // 72: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	48, // 73: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	62, // 74: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	31, // 75: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
-	37, // 76: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
-	44, // 77: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
-	65, // 78: canopy.v1.Result.move:type_name -> canopy.v1.Move
-	66, // 79: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
-	51, // 80: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	52, // 81: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	53, // 82: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	54, // 83: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	67, // 84: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
-	58, // 85: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	58, // 86: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	58, // 87: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	48, // 88: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	58, // 89: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	4,  // 90: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	49, // 91: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	55, // 92: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	5,  // 93: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	50, // 94: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	56, // 95: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	93, // [93:96] is the sub-list for method output_type
-	90, // [90:93] is the sub-list for method input_type
-	90, // [90:90] is the sub-list for extension type_name
-	90, // [90:90] is the sub-list for extension extendee
-	0,  // [0:90] is the sub-list for field type_name
+	14, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
+	15, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
+	16, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
+	17, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
+	12, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
+	13, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
+	33, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
+	36, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
+	37, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
+	40, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
+	41, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
+	44, // 17: canopy.v1.Op.get_policy:type_name -> canopy.v1.GetPolicyCall
+	11, // 18: canopy.v1.Op.locate:type_name -> canopy.v1.LocateCall
+	18, // 19: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	19, // 20: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	20, // 21: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	21, // 22: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	22, // 23: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	23, // 24: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	24, // 25: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	25, // 26: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	26, // 27: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	27, // 28: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	28, // 29: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	29, // 30: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	30, // 31: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	31, // 32: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	34, // 33: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	35, // 34: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	39, // 35: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
+	46, // 36: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	47, // 37: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	43, // 38: canopy.v1.Op.set_policy:type_name -> canopy.v1.SetPolicyCall
+	59, // 39: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	59, // 40: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	59, // 41: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	59, // 42: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	59, // 43: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	59, // 44: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
+	59, // 45: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	59, // 46: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	29, // 47: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	59, // 48: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	59, // 49: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	59, // 50: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	59, // 51: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	59, // 52: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	2,  // 53: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	59, // 54: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	32, // 55: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	59, // 56: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	32, // 57: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	59, // 58: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	59, // 59: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	32, // 60: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	59, // 61: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
+	60, // 62: canopy.v1.LayoutPolicy.stripes:type_name -> canopy.v1.LayoutComponent
+	61, // 63: canopy.v1.LayoutPolicy.data:type_name -> canopy.v1.Redundancy
+	3,  // 64: canopy.v1.LayoutPolicy.sync:type_name -> canopy.v1.LayoutSync
+	42, // 65: canopy.v1.SetPolicyCall.set:type_name -> canopy.v1.LayoutPolicy
+	42, // 66: canopy.v1.DirPolicy.policy:type_name -> canopy.v1.LayoutPolicy
+	62, // 67: canopy.v1.DirPolicy.layout:type_name -> canopy.v1.Layout
+	63, // 68: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	63, // 69: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	63, // 70: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	59, // 71: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	64, // 72: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	65, // 73: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	49, // 74: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	63, // 75: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	32, // 76: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	38, // 77: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
+	45, // 78: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
+	66, // 79: canopy.v1.Result.move:type_name -> canopy.v1.Move
+	67, // 80: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
+	52, // 81: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	53, // 82: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	54, // 83: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	55, // 84: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	68, // 85: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
+	59, // 86: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	59, // 87: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	59, // 88: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	49, // 89: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	59, // 90: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	4,  // 91: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	50, // 92: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	56, // 93: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	5,  // 94: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	51, // 95: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	57, // 96: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	94, // [94:97] is the sub-list for method output_type
+	91, // [91:94] is the sub-list for method input_type
+	91, // [91:91] is the sub-list for extension type_name
+	91, // [91:91] is the sub-list for extension extendee
+	0,  // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -5117,6 +5215,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_GetQuota)(nil),
 		(*Op_ListQuotas)(nil),
 		(*Op_GetPolicy)(nil),
+		(*Op_Locate)(nil),
 		(*Op_Create)(nil),
 		(*Op_Mkdir)(nil),
 		(*Op_Mknod)(nil),
@@ -5138,9 +5237,9 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_CloseSession)(nil),
 		(*Op_SetPolicy)(nil),
 	}
-	file_api_canopy_v1_metadata_proto_msgTypes[37].OneofWrappers = []any{}
-	file_api_canopy_v1_metadata_proto_msgTypes[43].OneofWrappers = []any{}
-	file_api_canopy_v1_metadata_proto_msgTypes[46].OneofWrappers = []any{
+	file_api_canopy_v1_metadata_proto_msgTypes[38].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[44].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[47].OneofWrappers = []any{
 		(*Event_Heartbeat)(nil),
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
@@ -5153,7 +5252,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
