@@ -99,7 +99,10 @@ type ReplicaConfig struct {
 	// just these, the same on each of their nodes. With Join and on a restart they
 	// only say which node a replica is on.
 	Members map[base.ReplicaID]Member
-	Join    bool // the replica was added to a running shard by AddReplica
+	Join    bool // the replica was added to a running shard, by AddReplica or AddLearner
+	// Learner: by AddLearner. It is said at every start: whether the replica has a
+	// vote by now the log knows.
+	Learner bool
 	Machine Machine
 }
 
@@ -113,7 +116,7 @@ type Member struct {
 type Status struct {
 	Shard        base.ShardID
 	Replica      base.ReplicaID
-	Members      map[base.ReplicaID]string // Raft addresses
+	Members      map[base.ReplicaID]string // Raft addresses of those with a vote
 	LeaderID     base.ReplicaID            // Raft's leader, 0: none known
 	Term         uint64
 	Applied      uint64 // index of the last applied entry

@@ -1,7 +1,6 @@
 package raftgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -45,34 +44,6 @@ func (h *Host) membership(id base.ShardID) (members map[base.ReplicaID]string, t
 		return members, s.Term
 	}
 	return nil, 0
-}
-
-// AddReplica adds a replica to the shard's membership; its node starts it with
-// Join.
-func (g *Group) AddReplica(ctx context.Context, id base.ReplicaID, m Member) error {
-	err := g.host.nh.SyncRequestAddReplica(ctx, uint64(g.cfg.Shard), uint64(id), m.RaftAddress, 0)
-	if err != nil {
-		return fserr.New(changeKind(err), "add replica", err)
-	}
-	return nil
-}
-
-// RemoveReplica removes a replica from the shard's membership.
-func (g *Group) RemoveReplica(ctx context.Context, id base.ReplicaID) error {
-	if err := g.host.nh.SyncRequestDeleteReplica(ctx, uint64(g.cfg.Shard), uint64(id), 0); err != nil {
-		return fserr.New(changeKind(err), "remove replica", err)
-	}
-	return nil
-}
-
-func changeKind(err error) fserr.Kind {
-	switch {
-	case errors.Is(err, dragonboat.ErrRejected):
-		return fserr.Invalid
-	case errors.Is(err, dragonboat.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return fserr.TimedOut
-	}
-	return fserr.NotReady
 }
 
 // explain makes one clear line of what Dragonboat says at the start.

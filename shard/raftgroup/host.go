@@ -241,6 +241,11 @@ func (h *Host) Start(ctx context.Context, rc ReplicaConfig) (*Group, error) {
 	return g, nil
 }
 
+// Knows tells whether the log has a replica: it was started before.
+func (h *Host) Knows(shard base.ShardID, replica base.ReplicaID) bool {
+	return h.nh.HasNodeInfo(uint64(shard), uint64(replica))
+}
+
 func (h *Host) startReplica(ctx context.Context, g *Group) error {
 	rc := g.cfg
 	members := make(map[uint64]dragonboat.Target)
@@ -250,13 +255,17 @@ func (h *Host) startReplica(ctx context.Context, g *Group) error {
 			members[uint64(id)] = m.RaftAddress
 		}
 	}
+	learner, err := h.startsAsLearner(rc, known)
+	if err != nil {
+		return err
+	}
 	create := func(uint64, uint64) sm.IOnDiskStateMachine { return g.sm }
 	for {
 		err := h.nh.StartOnDiskReplica(members, rc.Join, create, config.Config{
 			ShardID: uint64(rc.Shard), ReplicaID: uint64(rc.Replica),
 			CheckQuorum: true, PreVote: true, ElectionRTT: electionRTT, HeartbeatRTT: heartbeatRTT,
 			CompactionOverhead:  h.cfg.CompactionOverhead, // snapshots are asked for by upkeep (A5)
-			OrderedConfigChange: false, WaitReady: true,
+			OrderedConfigChange: false, WaitReady: true, IsNonVoting: learner,
 		})
 		if !errors.Is(err, dragonboat.ErrShardAlreadyExist) {
 			return err
