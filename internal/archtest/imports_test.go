@@ -40,7 +40,8 @@ var rules = []rule{
 
 	{"shard/schema", with(level0, []string{"shard"}), "level 1"},
 	{"shard/memkv", with(level0, []string{"shard", "shard/schema"}), "level 1: the view of keys in memory, for tests"},
-	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/memkv", "layoutsvc/policy"}), "level 2"},
+	{"shard/edge", with(level0, nil), "level 1: pure; what shards and tools say of the borders of subtrees"},
+	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/edge", "shard/memkv", "layoutsvc/policy"}), "level 2"},
 	{"shard/txn", with(level0, []string{"shard", "shard/schema"}), "level 2"},
 	{"shard/migrate", with(level0, []string{"shard", "shard/schema"}), "level 2"},
 	{"shard/store", with(level0, []string{"shard", "shard/schema", "shard/store/..."}), "level 3: storage engines do not know each other"},
@@ -53,7 +54,7 @@ var rules = []rule{
 	{"dataserver/chunkstore", with(level0, []string{"dataserver/chunkstore/..."}), "level 3"},
 	{"placement", with(level0, []string{"shard", "shard/schema", "layoutsvc/stripe", "placement/..."}), "level 3: the only user of etcd"},
 
-	{"client", with(level0, []string{"client/...", "layoutsvc/stripe", "shard"}), "level 4: a library that others import"},
+	{"client", with(level0, []string{"client/...", "layoutsvc/stripe", "shard", "shard/edge"}), "level 4: a library that others import"},
 
 	{"mds", with(level0, []string{"mds/...", "shard/...", "placement/...", "client/...", "internal/service"}), "level 5: services speak over api, never import each other"},
 	{"layoutsvc", with(level0, []string{"layoutsvc/...", "shard", "placement/...", "client/...", "internal/service"}), "level 5"},

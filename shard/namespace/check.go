@@ -8,6 +8,7 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
+	"github.com/canopyfs/canopy/shard/edge"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -24,44 +25,75 @@ type Summary struct {
 	Problems                           uint64
 }
 
-// Check verifies invariants 2, 3 and 6 (the shard's part) over the whole shard
-// and calls report for each violation. Its memory grows with directories, hard
-// links and orphans, not with files. An error means that the state cannot be read.
+// Check verifies invariants 1, 2, 3 and 6 (the shard's part) over the whole shard,
+// as far as it can be seen here, and calls report for each violation. Its memory
+// grows with directories, hard links and orphans, not with files. An error means that
+// the state cannot be read.
 func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
-	var all Summary
-	var subtrees []base.SubtreeID
-	roots := map[base.SubtreeID]schema.Subtree{}
-	err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
-		subtrees = append(subtrees, id)
-		roots[id] = s
-	})
+	edges, sum, err := m.CheckEdges(r, nil, report)
 	if err != nil {
-		return all, err
+		return sum, err
 	}
-	for _, id := range subtrees {
-		s := roots[id]
-		c := &checker{
-			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0},
-			report: report, sum: &all,
-			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, named: map[base.Ino][]base.Ino{}, orphans: map[base.Ino]bool{}, locks: map[clientLocks]bool{},
-		}
-		if err := c.run(); err != nil {
-			return all, err
+	known := map[base.SubtreeID]bool{}
+	for _, e := range edges {
+		if e.Kind == edge.Subtree {
+			known[e.Subtree] = true
 		}
 	}
-	return all, nil
+	if ends(edges, known) {
+		known = nil
+	}
+	for _, f := range edge.JoinWithin(edges, known).Findings {
+		sum.Problems++
+		report(Finding{f.Invariant, "inode " + f.Ino.String(), f.Problem})
+	}
+	return sum, nil
 }
 
-// checkedDir is what Check remembers of a directory.
-type checkedDir struct {
-	parent    base.Ino
-	entries   uint64 // as the header says, less those found
-	subdirs   uint64
-	displaced uint64
-	appeared  uint64
-	named     bool // a dentry that agrees was found
-	removed   bool
-	reachable bool
+// ends tells whether all edges end in subtrees that are known.
+func ends(edges []edge.Edge, known map[base.SubtreeID]bool) bool {
+	for _, e := range edges {
+		if e.To != 0 && !known[e.To] {
+			return false
+		}
+	}
+	return true
+}
+
+// CheckEdges is Check without what takes a look at two subtrees: that it returns as
+// edges, for edge.Join over all shards. Only the subtrees that the shard owns are
+// looked at, and of those only the ones named, if any are.
+func (m *Machine) CheckEdges(r shard.Reader, only map[base.SubtreeID]bool, report func(Finding)) ([]edge.Edge, Summary, error) {
+	var all Summary
+	var subtrees []base.SubtreeID
+	states := map[base.SubtreeID]schema.Subtree{}
+	err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
+		if (s.State == schema.Active || s.State == schema.Frozen) && (len(only) == 0 || only[id]) {
+			subtrees = append(subtrees, id)
+			states[id] = s
+		}
+	})
+	if err != nil {
+		return nil, all, err
+	}
+	var edges []edge.Edge
+	for _, id := range subtrees {
+		s := states[id]
+		edges = append(edges, edge.Edge{Kind: edge.Subtree, Shard: m.cfg.Shard, Subtree: id, Epoch: s.Epoch, Ino: s.Root})
+		c := &checker{
+			view: view{
+				r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
+			},
+			report: report, sum: &all,
+			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, named: map[base.Ino][]base.Ino{}, orphans: map[base.Ino]bool{},
+			locks: map[clientLocks]bool{}, carved: map[base.Ino]bool{}, elsewhere: map[base.Ino]int64{}, listed: map[base.Ino][]base.Ino{},
+		}
+		if err := c.run(); err != nil {
+			return nil, all, err
+		}
+		edges = append(edges, c.edges...)
+	}
+	return edges, all, nil
 }
 
 // checker checks one subtree.
@@ -69,12 +101,21 @@ type checker struct {
 	view
 	report  func(Finding)
 	sum     *Summary
+	edges   []edge.Edge
 	dirs    map[base.Ino]*checkedDir
 	links   map[base.Ino]uint32     // dentries that refer to a record
 	named   map[base.Ino][]base.Ino // their directories
 	orphans map[base.Ino]bool       // true: a directory
 	locks   map[clientLocks]bool
 	counted schema.Counters
+	// carved are directories whose rows are still here, though a carve has handed
+	// them off (E7).
+	carved map[base.Ino]bool
+	// elsewhere is how many of a record's names must be in other subtrees.
+	elsewhere map[base.Ino]int64
+	// listed are the directories of those names by the records' lists, if it has some.
+	listed map[base.Ino][]base.Ino
+	lists  bool
 }
 
 func (c *checker) problem(invariant string, ino base.Ino, format string, args ...any) {
@@ -83,9 +124,13 @@ func (c *checker) problem(invariant string, ino base.Ino, format string, args ..
 }
 
 func (c *checker) run() error {
-	for _, step := range []func() error{
-		c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkPolicies, c.checkCounters, c.checkNames, c.checkQuotas,
-	} {
+	steps := []func() error{
+		c.scanForwards, c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.checkNames, c.reportRecords, c.checkCounters,
+	}
+	if !c.carve.Done { // what a carve leaves to be cleaned is found by these, too
+		steps = append(steps, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkPolicies, c.checkQuotas)
+	}
+	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
 		}
@@ -128,6 +173,9 @@ func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (belon
 		}
 	}
 	err := c.scanKind(kind, func(key, value []byte) error {
+		if dir, _, _ := schema.InoOf(key); len(c.carved) > 0 && (kind == schema.KindHeader || kind == schema.KindDentry) && c.carved[base.Ino(dir)] {
+			return nil
+		}
 		if name, ok := schema.XattrOf(owner, key); ok {
 			have.names += uint32(len(name)) + 1
 			return nil
@@ -207,177 +255,6 @@ func (c *checker) scanOrphans() error {
 	})
 }
 
-func (c *checker) scanHeaders() error {
-	err := c.scanOwners(schema.KindHeader, func(key, value []byte) (belongings, error) {
-		h, err := schema.DecodeHeader(value)
-		if err != nil {
-			return belongings{}, err
-		}
-		number, _, _ := schema.InoOf(key)
-		if h.Ino != base.Ino(number) {
-			c.problem("2", base.Ino(number), "its header has the number %d", h.Ino)
-		}
-		c.dirs[base.Ino(number)] = &checkedDir{
-			parent: h.Parent, entries: h.Entries, subdirs: h.Subdirs, displaced: h.Displaced, appeared: h.Appeared, removed: h.Removed,
-		}
-		if isOrphan := c.orphans[h.Ino]; isOrphan != h.Removed {
-			c.problem("2", h.Ino, "directory removed=%v, but listed as orphan=%v", h.Removed, isOrphan)
-		}
-		if !h.Removed {
-			c.counted.Directories++
-		}
-		return belongings{names: h.XattrNames}, nil
-	})
-	if err == nil && c.dirs[c.root] == nil {
-		c.problem("2", c.root, "the subtree's root has no header")
-	}
-	return err
-}
-
-func (c *checker) scanDentries() error {
-	// Headers of subdirectories are read beside the scan of their names.
-	type child struct {
-		dir base.Ino
-		e   *schema.Dentry
-	}
-	var children []child
-	err := c.scanOwners(schema.KindDentry, func(key, value []byte) (belongings, error) {
-		e, err := schema.DecodeDentry(value)
-		if err != nil {
-			return belongings{}, err
-		}
-		dir, at, _ := schema.InoOf(key)
-		if e.Kind == schema.Directory {
-			children = append(children, child{base.Ino(dir), e})
-		}
-		c.dentry(base.Ino(dir), base.Cookie(at), e)
-		if e.Kind != schema.Embedded {
-			return belongings{}, nil
-		}
-		return belongingsOf(e.Inode), nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, x := range children {
-		if err := c.child(x.dir, x.e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *checker) dentry(dir base.Ino, at base.Cookie, e *schema.Dentry) {
-	d := c.dirs[dir]
-	if d == nil {
-		c.problem("2", e.Ino, "name %q is in directory %d, which has no header", e.Name, dir)
-		return
-	}
-	d.entries--
-	if c.displaced(e.Name, at) {
-		d.displaced--
-	}
-	if e.Appeared == 0 || e.Appeared > d.appeared {
-		c.problem("5", e.Ino, "name %q appeared at version %d of %d", e.Name, e.Appeared, d.appeared)
-	}
-	if _, orphan := c.orphans[e.Ino]; orphan {
-		c.problem("2", e.Ino, "an orphan has the name %q in directory %d", e.Name, dir)
-	}
-	switch e.Kind {
-	case schema.Directory:
-		d.subdirs--
-	case schema.Link:
-		c.links[e.Ino]++
-		c.named[e.Ino] = append(c.named[e.Ino], dir)
-	case schema.Embedded:
-		c.file(e.Inode)
-		if e.Inode.Nlink != 1 {
-			c.problem("3", e.Ino, "embedded in one dentry, but its link count is %d", e.Inode.Nlink)
-		}
-	}
-}
-
-func (c *checker) file(n *schema.Inode) {
-	c.counted.Files++
-	if n.IsFile() {
-		c.counted.Bytes += n.SizeBytes
-	}
-	for i, cut := range n.Cuts {
-		if cut.SizeEpoch > n.SizeEpoch || i > 0 && (cut.SizeEpoch <= n.Cuts[i-1].SizeEpoch || cut.SizeBytes <= n.Cuts[i-1].SizeBytes) {
-			c.problem("6", n.Ino, "its cuts are not in order")
-		}
-	}
-}
-
-// child checks that a directory's header agrees with its dentry.
-func (c *checker) child(dir base.Ino, e *schema.Dentry) error {
-	h, err := c.directoryIn(e.Subtree, e.Ino)
-	if err == fserr.Stale {
-		if e.Subtree == c.subtree {
-			c.problem("2", e.Ino, "name %q in directory %d has no header", e.Name, dir)
-		}
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if h.Parent != dir || !bytes.Equal(h.Name, e.Name) {
-		c.problem("2", e.Ino, "named %q in directory %d, but its header says %q in %d", e.Name, dir, h.Name, h.Parent)
-		return nil
-	}
-	if d := c.dirs[e.Ino]; d != nil {
-		if d.named {
-			c.problem("2", e.Ino, "a directory with two names in directory %d", dir)
-		}
-		d.named = true
-	}
-	return nil
-}
-
-func (c *checker) checkDirs() error {
-	for ino, d := range c.dirs {
-		if d.entries != 0 {
-			c.problem("3", ino, "its count of names is %d more than its names", int64(d.entries))
-		}
-		if d.subdirs != 0 {
-			c.problem("3", ino, "its count of subdirectories is %d more than there are", int64(d.subdirs))
-		}
-		if d.displaced != 0 {
-			c.problem("5", ino, "its count of displaced names is %d more than there are", int64(d.displaced))
-		}
-		if ino == c.root || d.removed {
-			continue
-		}
-		if !d.named {
-			c.problem("2", ino, "no name in directory %d refers to it", d.parent)
-		}
-		if !c.reaches(ino) {
-			c.problem("2", ino, "not below the root: its ancestors make a cycle or end in nothing")
-		}
-	}
-	return nil
-}
-
-// reaches walks up from ino to the root, and remembers the way.
-func (c *checker) reaches(ino base.Ino) bool {
-	var way []*checkedDir
-	for steps := 0; ino != c.root; steps++ {
-		d := c.dirs[ino]
-		if d == nil || steps > len(c.dirs) {
-			return false
-		}
-		if d.reachable {
-			break
-		}
-		way = append(way, d)
-		ino = d.parent
-	}
-	for _, d := range way {
-		d.reachable = true
-	}
-	return true
-}
-
 func (c *checker) scanRecords() error {
 	err := c.scanOwners(schema.KindInode, func(key, value []byte) (belongings, error) {
 		n, err := schema.DecodeInode(value)
@@ -385,8 +262,10 @@ func (c *checker) scanRecords() error {
 			return belongings{}, err
 		}
 		c.file(n)
-		if have := c.links[n.Ino]; n.Nlink == 0 || have != n.Nlink {
+		if have := c.links[n.Ino]; n.Nlink == 0 || have > n.Nlink {
 			c.problem("3", n.Ino, "its link count is %d, its names are %d", n.Nlink, have)
+		} else if have < n.Nlink {
+			c.elsewhere[n.Ino] = int64(n.Nlink - have)
 		}
 		delete(c.links, n.Ino)
 		return belongingsOf(n), nil
@@ -395,6 +274,18 @@ func (c *checker) scanRecords() error {
 		c.problem("2", ino, "%d names refer to it, but it has no record", names)
 	}
 	return err
+}
+
+// reportRecords reports the records with names in other subtrees.
+func (c *checker) reportRecords() error {
+	for ino, listed := range c.listed {
+		c.edge(edge.Edge{Kind: edge.Record, Ino: ino, Count: c.elsewhere[ino], Listed: listed, Lists: true})
+		delete(c.elsewhere, ino)
+	}
+	for ino, n := range c.elsewhere {
+		c.edge(edge.Edge{Kind: edge.Record, Ino: ino, Count: n, Lists: c.lists})
+	}
+	return nil
 }
 
 // scanRelocations checks that relocations lead to what they name, if it exists.
@@ -418,6 +309,9 @@ func (c *checker) scanRelocations() error {
 			continue
 		}
 		e, err := c.entryAt(h.to.Dir, h.to.Name)
+		if isElsewhere(err) {
+			continue
+		}
 		if err != nil && err != fserr.Stale {
 			return err
 		}
@@ -448,6 +342,7 @@ func (c *checker) scanQueues() error {
 		for _, p := range places {
 			o, err := c.resolve(p)
 			switch {
+			case isElsewhere(err):
 			case err == fserr.Stale || err == fserr.NotFound:
 				c.problem("6", base.Ino(p.Ino), "it is queued for a worker, but cannot be found")
 			case err != nil:

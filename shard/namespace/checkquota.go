@@ -17,15 +17,20 @@ func (c *checker) checkNames() error {
 	if err != nil || state.Format < namesFormat {
 		return err // the first quota makes them
 	}
+	c.lists = true
 	err = c.scanKind(schema.KindNames, func(key, value []byte) error {
 		n, err := schema.DecodeNames(value)
 		number, _, _ := schema.InoOf(key)
 		ino := base.Ino(number)
-		have := c.named[ino]
-		slices.Sort(n.Dirs)
-		slices.Sort(have)
-		if !slices.Equal(n.Dirs, have) {
-			c.problem("3", ino, "its names are listed in directories %v, they are in %v", n.Dirs, have)
+		have, rest := c.named[ino], slices.Clone(n.Dirs)
+		for _, dir := range have {
+			if !slices.Contains(rest, dir) {
+				c.problem("3", ino, "its names are listed in directories %v, there is one in %v", n.Dirs, dir)
+			}
+			rest = without(rest, dir)
+		}
+		if len(rest) > 0 {
+			c.listed[ino] = rest
 		}
 		delete(c.named, ino)
 		return err

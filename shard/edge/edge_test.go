@@ -1,0 +1,114 @@
+package edge
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/canopyfs/canopy/internal/base"
+)
+
+// healthy are the edges of four subtrees: 1 at "/", 2 carved out of 1 and 3 out of 2,
+// each with a forward, and 4, whose root was moved from 1 into 3 by a rename. A file
+// with its record in 1 has names in 2 and 3.
+func healthy() []Edge {
+	return []Edge{
+		{Kind: Subtree, Shard: 1, Subtree: 1, Epoch: 1, Ino: 1},
+		{Kind: Down, Shard: 1, Subtree: 1, Ino: 20, Dir: 1, To: 2, Top: 1, Name: []byte("b")},
+		{Kind: Forward, Shard: 1, Subtree: 1, To: 2, Count: 5},
+		{Kind: Record, Shard: 1, Subtree: 1, Ino: 100, Count: 2, Listed: []base.Ino{20, 31}, Lists: true},
+		{Kind: Subtree, Shard: 2, Subtree: 2, Epoch: 1, Ino: 20},
+		{Kind: Up, Shard: 2, Subtree: 2, Ino: 20, Dir: 1, To: 1, Name: []byte("b")},
+		{Kind: Down, Shard: 2, Subtree: 2, Ino: 30, Dir: 20, To: 3, Top: 20, Name: []byte("c")},
+		{Kind: Forward, Shard: 2, Subtree: 2, To: 3, Count: 2},
+		{Kind: Name, Shard: 2, Subtree: 2, Ino: 100, Dir: 20, To: 1},
+		{Kind: Subtree, Shard: 1, Subtree: 3, Epoch: 4, Ino: 30},
+		{Kind: Up, Shard: 1, Subtree: 3, Ino: 30, Dir: 20, To: 2, Name: []byte("c")},
+		{Kind: Down, Shard: 1, Subtree: 3, Ino: 40, Dir: 31, To: 4, Top: 30, Name: []byte("d")},
+		{Kind: Name, Shard: 1, Subtree: 3, Ino: 100, Dir: 31, To: 1},
+		{Kind: Subtree, Shard: 3, Subtree: 4, Epoch: 2, Ino: 40},
+		{Kind: Up, Shard: 3, Subtree: 4, Ino: 40, Dir: 31, To: 3, Name: []byte("d")},
+	}
+}
+
+func TestJoin(t *testing.T) {
+	find := func(edges []Edge, kind Kind, subtree base.SubtreeID) *Edge {
+		i := slices.IndexFunc(edges, func(e Edge) bool { return e.Kind == kind && e.Subtree == subtree })
+		return &edges[i]
+	}
+	drop := func(edges []Edge, kind Kind, subtree base.SubtreeID) []Edge {
+		return slices.DeleteFunc(edges, func(e Edge) bool { return e.Kind == kind && e.Subtree == subtree })
+	}
+	for _, x := range []struct {
+		what   string
+		change func([]Edge) []Edge
+		want   []string
+		hints  int
+	}{
+		{"nothing", func(e []Edge) []Edge { return e }, nil, 0},
+		{"two owners", func(e []Edge) []Edge { return append(e, Edge{Kind: Subtree, Shard: 2, Subtree: 4, Epoch: 1, Ino: 40}) },
+			[]string{"1 subtree 4 is owned by shard 3 at epoch 2 and by shard 2 at epoch 1"}, 0},
+		{"a forward to nothing", func(e []Edge) []Edge { return append(e, Edge{Kind: Forward, Subtree: 3, To: 9, Count: 7}) },
+			[]string{"2 7 forwards of subtree 3 lead to subtree 9, which no shard owns"}, 0},
+		{"a name without its directory", func(e []Edge) []Edge { return drop(e, Up, 4) },
+			[]string{`2 name "d" in directory 31 says that it is in subtree 4, which has no header of it that says so`}, 0},
+		{"a directory without its name", func(e []Edge) []Edge { return drop(e, Down, 3) },
+			[]string{"2 no name in directory 31 of subtree 3 refers to it"}, 0},
+		{"another name", func(e []Edge) []Edge { find(e, Up, 4).Name = []byte("x"); return e },
+			[]string{`2 named "d" in directory 31, but its header says "x" in 31`}, 0},
+		{"another parent", func(e []Edge) []Edge { find(e, Up, 4).Dir = 30; return e },
+			[]string{`2 named "d" in directory 31, but its header says "d" in 30`}, 0},
+		{"two names", func(e []Edge) []Edge {
+			return append(e, Edge{Kind: Down, Subtree: 1, Ino: 40, Dir: 1, To: 4, Top: 1, Name: []byte("d")})
+		}, []string{`2 a directory with two names: "d" in directory 31 and "d" in directory 1`, `2 named "d" in directory 1, but its header says "d" in 31`}, 0},
+		{"two headers", func(e []Edge) []Edge {
+			return append(e, Edge{Kind: Up, Subtree: 2, Ino: 40, Dir: 31, To: 3, Name: []byte("d")})
+		}, []string{"2 subtrees 4 and 2 both have its header"}, 0},
+		{"a name that lags, with a forward", func(e []Edge) []Edge { find(e, Down, 2).To = 1; return e }, nil, 1},
+		{"a name that lags, without one", func(e []Edge) []Edge { find(e, Down, 2).To = 4; return e },
+			[]string{`2 name "c" in directory 20 says that it is in subtree 4, it is in 3, and no forward leads there`}, 0},
+		{"a parent that lags, without a forward", func(e []Edge) []Edge { find(e, Up, 4).To = 4; return e },
+			[]string{"2 its header says that its name is in subtree 4, it is in 3, and no forward leads there"}, 0},
+		{"a cycle", func(e []Edge) []Edge {
+			d := find(e, Down, 1) // "b" is below "d" now
+			d.Subtree, d.Dir, d.Top = 4, 41, 40
+			u := find(e, Up, 2)
+			u.Dir, u.To = 41, 4
+			return e
+		}, []string{"2 not below the root: its ancestors make a cycle or end in nothing", "2 not below the root: its ancestors make a cycle or end in nothing", "2 not below the root: its ancestors make a cycle or end in nothing"}, 0},
+		{"a circle within a subtree", func(e []Edge) []Edge { find(e, Down, 3).Top = 0; return e },
+			[]string{"2 not below the root: its ancestors make a cycle or end in nothing"}, 0},
+		{"a link count", func(e []Edge) []Edge { find(e, Record, 1).Count = 3; return e },
+			[]string{"3 its link count counts 3 names in other subtrees, there are 2"}, 0},
+		{"a list of names", func(e []Edge) []Edge { find(e, Record, 1).Listed[0] = 21; return e },
+			[]string{"3 its names in other subtrees are listed in directories [21 31], they are in [20 31]"}, 0},
+		{"names without a record", func(e []Edge) []Edge { return drop(e, Record, 1) },
+			[]string{"3 2 names in other subtrees refer to it, its record in subtree 1 counts none of them, or is not there"}, 0},
+	} {
+		r := Join(x.change(healthy()))
+		var got []string
+		for _, f := range r.Findings {
+			got = append(got, f.Invariant+" "+f.Problem)
+			if len(f.Subtrees) == 0 {
+				t.Errorf("%s: %s names no subtree to look at again", x.what, f.Problem)
+			}
+		}
+		if !slices.Equal(got, x.want) || len(r.Hints) != x.hints {
+			t.Errorf("%s:\n%s\nwant:\n%s\nhints %v", x.what, strings.Join(got, "\n"), strings.Join(x.want, "\n"), r.Hints)
+		}
+	}
+}
+
+// What leads to subtrees that are not looked at is passed over.
+func TestJoinWithin(t *testing.T) {
+	var some []Edge
+	for _, e := range healthy() {
+		if e.Subtree == 1 || e.Subtree == 3 {
+			some = append(some, e)
+		}
+	}
+	if r := JoinWithin(some, map[base.SubtreeID]bool{1: true, 3: true}); len(r.Findings) > 0 {
+		t.Error(fmt.Sprint(r.Findings))
+	}
+}
