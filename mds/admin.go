@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
-
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -112,7 +110,7 @@ func (h *hosted) count(r shard.Reader, out *canopyv1.ShardStatus) error {
 	err = namespace.Subtrees(r, h.shard, func(s namespace.SubtreeInfo) bool {
 		out.Subtrees = append(out.Subtrees, &canopyv1.SubtreeStatus{
 			Subtree: uint64(s.Subtree), Epoch: uint64(s.Epoch), RootIno: uint64(s.Root),
-			State: s.State, Files: s.Files, Directories: s.Directories,
+			State: s.State, Files: s.Files, Directories: s.Directories, Bytes: s.Bytes,
 		})
 		return true
 	})
@@ -218,44 +216,11 @@ func (t *tenure) listSessions(ctx context.Context) ([]*canopyv1.SessionInfo, err
 	return out, err
 }
 
-// maxFindings bounds what one check reports in full.
-const maxFindings = 10000
-
-// Fsck checks one shard on its holder.
-func (a *adminService) Fsck(request *canopyv1.FsckRequest, stream grpc.ServerStreamingServer[canopyv1.FsckFinding]) error {
-	h, err := a.hosted(request.Shard)
-	if err != nil {
-		return stream.Send(&canopyv1.FsckFinding{Summary: true, Error: uint32(fserr.KindOf(err)), Problem: err.Error()})
-	}
-	var findings []*canopyv1.FsckFinding
-	var sum namespace.Summary
-	err = h.group.Read(stream.Context(), func(r shard.Reader) (err error) {
-		findings = nil
-		sum, err = h.machine.Check(r, func(f namespace.Finding) {
-			if len(findings) < maxFindings {
-				findings = append(findings, &canopyv1.FsckFinding{Invariant: f.Invariant, Object: f.Object, Problem: f.Problem})
-			}
-		})
-		return err
-	})
-	for _, f := range findings {
-		if err := stream.Send(f); err != nil {
-			return err
-		}
-	}
-	last := &canopyv1.FsckFinding{
-		Summary: true, Files: sum.Files, Directories: sum.Directories, Orphans: sum.Orphans, Bytes: sum.Bytes, Problems: sum.Problems,
-	}
-	if err != nil {
-		last.Error, last.Problem = uint32(fserr.KindOf(err)), err.Error()
-	}
-	return stream.Send(last)
-}
-
 // Drain releases all leases of the node; with stop the node ends.
 func (a *adminService) Drain(ctx context.Context, request *canopyv1.DrainRequest) (*canopyv1.DrainResponse, error) {
 	s := a.server
 	s.drained.Store(true)
+	s.tellNode()
 	s.front.SetServing(false)
 	s.releaseAll(ctx)
 	if request.Stop {
@@ -274,6 +239,7 @@ func (a *adminService) Resume(context.Context, *canopyv1.ResumeRequest) (*canopy
 	default:
 	}
 	s.drained.Store(false)
+	s.tellNode()
 	for _, h := range s.allHosted() {
 		if !h.leaving.Load() {
 			h.group.Resume()

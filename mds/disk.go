@@ -128,8 +128,11 @@ func (s *Server) tellDisk(full bool) {
 	} else {
 		s.log.Info("there is space again: the shards of this node take everything", "free_bytes", u.free)
 	}
-	s.alive.TellDiskFull(s.info, full)
+	s.tellNode()
 }
+
+// tellNode publishes what others have to know before they give this node a replica.
+func (s *Server) tellNode() { s.alive.TellNode(s.info, s.disk.full.Load(), s.drained.Load()) }
 
 // setRoom decides what each shard may write: as little as the fullest node of its
 // replicas has room for, since what the holder takes in all of them have to keep.

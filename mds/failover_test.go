@@ -171,6 +171,7 @@ func TestOldStateIsRefusedAndRebuilt(t *testing.T) {
 	c.waitReady(victim)
 	k.must(1, k.write(create(1, "c")))
 	c.equalReplicas(1)
+	c.settled(0, 1)
 	c.kill((victim + 1) % 3) // the rebuilt replica counts
 	k.must(1, k.write(create(1, "d")))
 	for _, name := range []string{"a", "b", "c", "d"} {

@@ -25,6 +25,10 @@ func (s *Server) followMap(ctx context.Context) {
 		}
 	}
 	for {
+		if s.place.Map().Node(s.Node()) == nil {
+			s.fail(errRemoved)
+			return
+		}
 		left := s.leaveUnwanted(ctx)
 		all := s.startWanted(ctx)
 		s.noteReady(all)
@@ -105,17 +109,23 @@ func (s *Server) startReplica(ctx context.Context, info *canopyv1.ShardInfo, id 
 	shardID := base.ShardID(info.Shard)
 	machine := namespace.New(namespace.Config{Shard: shardID})
 	rc := raftgroup.ReplicaConfig{Shard: shardID, Replica: id, Join: true, Machine: machine}
+	for _, r := range info.Replicas {
+		rc.Learner = rc.Learner || base.ReplicaID(r.Replica) == id && r.Learner
+	}
 	members := map[base.ReplicaID]raftgroup.Member{}
 	m := s.place.Map()
 	for _, r := range info.Initial {
-		n := m.Node(base.NodeID(r.Node))
-		if n == nil {
-			return fmt.Errorf("node %d of shard %d is not registered", r.Node, info.Shard)
-		}
-		members[base.ReplicaID(r.Replica)] = raftgroup.Member{Node: base.NodeID(n.Node), RaftAddress: n.RaftAddress}
 		if base.ReplicaID(r.Replica) == id {
 			rc.Join = false
 		}
+		if n := m.Node(base.NodeID(r.Node)); n != nil {
+			members[base.ReplicaID(r.Replica)] = raftgroup.Member{Node: base.NodeID(n.Node), RaftAddress: n.RaftAddress}
+		}
+	}
+	// Nodes of the beginning may be gone from the cluster. That matters only to a
+	// replica that has not begun.
+	if !rc.Join && len(members) < len(info.Initial) && !s.host.Knows(shardID, id) {
+		return fmt.Errorf("shard %d began on nodes that are not registered: %v", info.Shard, info.Initial)
 	}
 	if !rc.Join {
 		rc.Members = members

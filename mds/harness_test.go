@@ -38,6 +38,7 @@ type cluster struct {
 	shape  placement.Bootstrap
 	nodes  []*mds.Server // nil: stopped
 	raft   []string      // addresses, which must not change
+	conns  map[string]*grpc.ClientConn
 }
 
 func testLogger(t testing.TB) *slog.Logger {
@@ -138,6 +139,18 @@ func connect(t testing.TB, address string) *grpc.ClientConn {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// conn returns the connection to a node, made as needed, for those who ask often.
+func (c *cluster) conn(address string) *grpc.ClientConn {
+	c.t.Helper()
+	if c.conns == nil {
+		c.conns = map[string]*grpc.ClientConn{}
+	}
+	if c.conns[address] == nil {
+		c.conns[address] = connect(c.t, address)
+	}
+	return c.conns[address]
 }
 
 // caller is one client: it numbers its operations and sends them on raw streams.
@@ -334,7 +347,7 @@ func (c *cluster) holder(shard base.ShardID) int {
 		if n == nil {
 			continue
 		}
-		admin := canopyv1.NewAdminClient(connect(c.t, n.Addr()))
+		admin := canopyv1.NewAdminClient(c.conn(n.Addr()))
 		r, err := admin.ShardStatus(c.t.Context(), &canopyv1.ShardStatusRequest{Shard: uint64(shard)})
 		if err == nil && len(r.Shards) == 1 && r.Shards[0].Holder {
 			return i

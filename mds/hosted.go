@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/placement"
 	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/namespace"
 	"github.com/canopyfs/canopy/shard/raftgroup"
@@ -159,7 +160,7 @@ func (h *hosted) passOn(ctx context.Context) {
 // knows, for its log to go on.
 func (h *hosted) hasMajority() bool {
 	m := h.server.place.Map()
-	replicas := m.Shard(h.shard).GetReplicas()
+	replicas := placement.Voting(m.Shard(h.shard))
 	running := 0
 	for _, r := range replicas {
 		if id := base.NodeID(r.Node); id == h.server.Node() || m.Node(id).GetAlive() {

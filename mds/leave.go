@@ -2,7 +2,7 @@ package mds
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard"
 )
 
@@ -55,7 +56,7 @@ func (s *Server) leave(ctx context.Context, h *hosted, info *canopyv1.ShardInfo)
 	if status.Self || status.LeaderID == status.Replica {
 		for _, r := range info.Replicas {
 			if _, in := status.Members[base.ReplicaID(r.Replica)]; !in {
-				// As the holder this node still has to add it.
+				// As the holder this node still has to give it a vote.
 				return false, h.group.Read(ctx, func(shard.Reader) error { return nil })
 			}
 		}
@@ -65,7 +66,7 @@ func (s *Server) leave(ctx context.Context, h *hosted, info *canopyv1.ShardInfo)
 		}
 		return false, err
 	}
-	members, err := s.membersAtHolder(ctx, h.shard)
+	members, err := s.membersAtHolder(ctx, info)
 	if err != nil || len(members) == 0 || slices.Contains(members, uint64(h.group.Replica())) {
 		return false, err
 	}
@@ -83,27 +84,37 @@ func (s *Server) leave(ctx context.Context, h *hosted, info *canopyv1.ShardInfo)
 	return true, nil
 }
 
-// membersAtHolder asks the shard's holder who its replicas are; none: the node
-// asked is not the holder.
-func (s *Server) membersAtHolder(ctx context.Context, id base.ShardID) ([]uint64, error) {
-	to := s.redirect(id, 0)
-	if to.GetAddress() == "" {
-		return nil, fmt.Errorf("the holder of shard %s is not known", id)
+// membersAtHolder asks the nodes that the map names for who the shard's replicas
+// are by its holder; none: nobody holds it now. (What this replica knows of the holder
+// ends with its membership: it can be a node that is long gone.)
+func (s *Server) membersAtHolder(ctx context.Context, info *canopyv1.ShardInfo) (members []uint64, err error) {
+	for _, r := range info.Replicas {
+		n := s.place.Map().Node(base.NodeID(r.Node))
+		if n == nil || !n.Alive || base.NodeID(r.Node) == s.Node() {
+			continue
+		}
+		at, askErr := s.askShard(ctx, n.Address, base.ShardID(info.Shard))
+		if at.GetHolder() {
+			return at.Members, nil
+		}
+		if fserr.KindOf(askErr) != fserr.UnknownShard { // that node has not started its replica yet
+			err = errors.Join(err, askErr)
+		}
 	}
-	conn, err := grpc.NewClient(to.Address, append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	return nil, err
+}
+
+// askShard asks a node for the state of its replica of a shard.
+func (s *Server) askShard(ctx context.Context, address string, id base.ShardID) (*canopyv1.ShardStatus, error) {
+	conn, err := grpc.NewClient(address, append(wire.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	ctx = wire.Caller{Cluster: s.cluster}.Context(ctx)
 	answer, err := canopyv1.NewAdminClient(conn).ShardStatus(ctx, &canopyv1.ShardStatusRequest{Shard: uint64(id)})
-	if err != nil {
+	if err != nil || len(answer.Shards) == 0 {
 		return nil, err
 	}
-	for _, at := range answer.Shards {
-		if at.Holder {
-			return at.Members, nil
-		}
-	}
-	return nil, nil
+	return answer.Shards[0], nil
 }

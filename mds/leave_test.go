@@ -16,25 +16,29 @@ import (
 // move makes the map name a fresh replica on one node in place of another's.
 func (c *cluster) move(place *placement.Store, id base.ShardID, from, to int) {
 	c.t.Helper()
-	info, revision, err := place.GetShard(c.t.Context(), id)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	info = proto.CloneOf(info)
-	for _, r := range info.Replicas {
-		if r.Node == uint64(from+1) {
-			r.Node, r.Replica = uint64(to+1), info.NextReplica
+	for {
+		info, revision, err := place.GetShard(c.t.Context(), id)
+		if err != nil {
+			c.t.Fatal(err)
 		}
-	}
-	info.NextReplica++
-	if _, err := place.PutShard(c.t.Context(), info, revision); err != nil {
-		c.t.Fatal(err)
+		info = proto.CloneOf(info)
+		for _, r := range info.Replicas {
+			if r.Node == uint64(from+1) {
+				r.Node, r.Replica, r.Learner, r.Joining = uint64(to+1), info.NextReplica, true, true
+			}
+		}
+		info.NextReplica++
+		if _, err := place.PutShard(c.t.Context(), info, revision); err == nil {
+			return
+		} else if !placement.IsConflict(err) { // the holder noted that a replica has joined
+			c.t.Fatal(err)
+		}
 	}
 }
 
 func (c *cluster) status(i int) []*canopyv1.ShardStatus {
 	c.t.Helper()
-	admin := canopyv1.NewAdminClient(connect(c.t, c.nodes[i].Addr()))
+	admin := canopyv1.NewAdminClient(c.conn(c.nodes[i].Addr()))
 	r, err := admin.ShardStatus(c.t.Context(), &canopyv1.ShardStatusRequest{})
 	if err != nil {
 		c.t.Fatal(err)

@@ -51,6 +51,8 @@ type fakeCluster struct {
 	listeners map[string]*bufconn.Listener
 	drained   []string
 	resumed   []string
+	changes   []string // of replicas, nodes and shards that were asked for
+	refuse    string   // what the next such request is answered with
 }
 
 // fakeNode is what one metadata node answers.

@@ -91,24 +91,15 @@ func (a *app) nodeCommand() *cobra.Command {
 			})
 		},
 	}
-	var stop bool
-	drain := &cobra.Command{
-		Use: "drain NODE", Short: "Hand over the shards that a node holds", Args: oneArg("NODE"),
-		Long: "Have the node release the leases that it holds, each after its successor is chosen:\n" +
-			"clients wait for a moment and see no error. With --stop the process then ends\n(and a supervisor, canopy up too, starts it again).\n" +
-			"Without it the node runs on, holding no shard, until \"mdsctl node resume\" or its\nnext start.",
-		Example: "  mdsctl node drain 2\n  mdsctl node drain 2 --stop",
-		RunE:    func(c *cobra.Command, args []string) error { return a.drain(c.Context(), args[0], stop) },
-	}
-	drain.Flags().BoolVar(&stop, "stop", false, "end the process afterwards")
 	resume := &cobra.Command{
 		Use: "resume NODE", Aliases: []string{"uncordon"}, Short: "Let a drained node hold shards again", Args: oneArg("NODE"),
-		Long: "End what drain began. The node takes no shard from others: it is given one when a\n" +
-			"holder goes. (kubectl's word for it, uncordon, works too.)",
+		Long: "End what drain began: the node may hold shards and be given replicas again. It takes no\n" +
+			"shard from others: it is given one when a holder goes. Replicas that have moved stay\n" +
+			"where they are. (kubectl's word for it, uncordon, works too.)",
 		Example: "  mdsctl node resume 2",
 		RunE:    func(c *cobra.Command, args []string) error { return a.resume(c.Context(), args[0]) },
 	}
-	return group("node", "Metadata nodes", ls, drain, resume)
+	return group("node", "Metadata nodes", ls, a.drainCommand(), resume, a.removeNodeCommand(), a.replaceNodeCommand())
 }
 
 // withNode runs do with a connection to the cluster that has the node.
@@ -131,28 +122,5 @@ func (a *app) resume(ctx context.Context, arg string) error {
 			return fmt.Errorf("resume of node %v: %w", id, err)
 		}
 		return a.emit(map[string]uint64{"node": uint64(id)}, func(t *table) { t.line(fmt.Sprintf("node %d may hold shards again", id)) })
-	})
-}
-
-type drained struct {
-	Node    uint64  `json:"node"`
-	Stopped bool    `json:"stopped"`
-	Seconds float64 `json:"seconds"`
-}
-
-func (a *app) drain(ctx context.Context, arg string, stop bool) error {
-	return a.withNode(ctx, arg, func(cl *inspect.Cluster, id base.NodeID) error {
-		start := time.Now()
-		if err := cl.Drain(ctx, id, stop); err != nil {
-			return fmt.Errorf("drain of node %v: %w", id, err)
-		}
-		d := drained{Node: uint64(id), Stopped: stop, Seconds: time.Since(start).Seconds()}
-		return a.emit(d, func(t *table) {
-			if stop {
-				t.line(fmt.Sprintf("node %d has handed over its shards and ends", d.Node))
-			} else {
-				t.line(fmt.Sprintf("node %d has handed over its shards", d.Node))
-			}
-		})
 	})
 }

@@ -244,10 +244,8 @@ func (a *app) removeQuota(ctx context.Context, typed string) error {
 func (a *app) checkQuotas(ctx context.Context) error {
 	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
 		r := &fsckReport{Shards: []fsckShard{}, Findings: []finding{}}
-		for _, s := range cl.Map().GetShards() {
-			if err := r.checkShard(ctx, cl, base.ShardID(s.GetShard())); err != nil {
-				return err
-			}
+		if err := r.checkTree(ctx, cl, time.Second); err != nil {
+			return err
 		}
 		found := []finding{}
 		for _, f := range r.Findings {

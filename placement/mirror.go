@@ -203,7 +203,7 @@ func (m *mirror) routing() *Map {
 	for _, n := range out.Nodes {
 		now := live[n.Node]
 		n.Alive = now != nil && now.Incarnation == n.Incarnation
-		n.DiskFull = n.Alive && now.DiskFull
+		n.DiskFull, n.Drained = n.Alive && now.DiskFull, n.Alive && now.Drained
 	}
 	for _, s := range out.Shards {
 		if h := holders[s.Shard]; h != nil {

@@ -45,6 +45,65 @@ func (s *Store) EnsureCluster(ctx context.Context) (string, error) {
 // it: it was restored from a copy, or is used twice (PROTOCOLS A6).
 var ErrAmnesia = errors.New("the state directory is older than what the cluster saw of it")
 
+// ErrRemoved says that a node was removed from the cluster: its id is not used
+// again (PROTOCOLS A7).
+var ErrRemoved = errors.New("the node was removed from the cluster: start it with an empty data directory, and it gets a new id")
+
+// RemoveNode forgets a node for ever, unless some shard names it.
+func (s *Store) RemoveNode(ctx context.Context, id base.NodeID) error {
+	const op = "remove a node"
+	key := s.key("nodes", idString(uint64(id)))
+	wait := newBackoff()
+	for {
+		// A shard may be given a replica there just now: whoever does that writes the
+		// guard, and finds the node gone afterwards (onNodes).
+		guard, err := s.get(ctx, op, s.key(replicaGuard), new(canopyv1.PlacementMap))
+		if err != nil {
+			return err
+		}
+		if err := s.Sync(ctx); err != nil {
+			return err
+		}
+		for _, info := range s.Map().Shards() {
+			for _, r := range info.Replicas {
+				if r.Node == uint64(id) {
+					return fserr.New(fserr.Invalid, op, fmt.Errorf("node %v has replica %d of shard %d: move it first (mdsctl node drain %v)", id, r.Replica, info.Shard, id))
+				}
+			}
+		}
+		node := new(canopyv1.NodeInfo)
+		revision, err := s.get(ctx, op, key, node)
+		if err != nil {
+			return err
+		}
+		if revision == 0 {
+			return fserr.New(fserr.NotFound, op, fmt.Errorf("there is no node %v", id))
+		}
+		conditions := []clientv3.Cmp{at(key, revision), at(s.key(replicaGuard), guard)}
+		err = s.bury(ctx, op, conditions, key, s.key("removed", idString(uint64(id))), node)
+		if !errors.Is(err, ErrConflict) || !wait.sleep(ctx) {
+			return err
+		}
+	}
+}
+
+// bury deletes a record and writes another in one transaction.
+func (s *Store) bury(ctx context.Context, op string, conditions []clientv3.Cmp, key, grave string, message proto.Message) error {
+	var answer *clientv3.TxnResponse
+	err := s.request(ctx, op, func(ctx context.Context) (err error) {
+		answer, err = s.client.Txn(ctx).If(conditions...).
+			Then(clientv3.OpDelete(key), clientv3.OpPut(grave, string(encode(message)))).Commit()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !answer.Succeeded {
+		return fmt.Errorf("%s: %w", op, ErrConflict)
+	}
+	return s.Sync(ctx)
+}
+
 // ClaimNode registers a start of the node info.Node (PROTOCOLS A6). stored is the
 // incarnation that the state directory holds from its last start, 0 for a new
 // one. If etcd saw a newer one the start is refused with ErrAmnesia and nothing
@@ -58,6 +117,13 @@ func (s *Store) ClaimNode(ctx context.Context, info *canopyv1.NodeInfo, stored u
 	revision, err := s.get(ctx, op, key, &have)
 	if err != nil {
 		return err
+	}
+	removed, err := s.get(ctx, op, s.key("removed", idString(info.Node)), new(canopyv1.NodeInfo))
+	if err != nil {
+		return err
+	}
+	if removed != 0 {
+		return fmt.Errorf("node %d: %w", info.Node, ErrRemoved)
 	}
 	if have.Incarnation > stored {
 		return fmt.Errorf("node %d: incarnation %d on disk, %d in the cluster: %w", info.Node, stored, have.Incarnation, ErrAmnesia)
@@ -91,17 +157,17 @@ func (s *Store) ClaimNode(ctx context.Context, info *canopyv1.NodeInfo, stored u
 
 // KeepNodeAlive makes the node appear as alive until the registration is closed.
 func (s *Store) KeepNodeAlive(info *canopyv1.NodeInfo) *Registration {
-	return s.register(s.key("live", "nodes", idString(info.Node)), aliveRecord(info, false))
+	return s.register(s.key("live", "nodes", idString(info.Node)), aliveRecord(info, false, false))
 }
 
-// TellDiskFull changes what the map says of a node that is kept alive.
-func (r *Registration) TellDiskFull(info *canopyv1.NodeInfo, full bool) {
-	r.Update(aliveRecord(info, full))
+// TellNode changes what the map says of a node that is kept alive.
+func (r *Registration) TellNode(info *canopyv1.NodeInfo, diskFull, drained bool) {
+	r.Update(aliveRecord(info, diskFull, drained))
 }
 
 // aliveRecord is what stands under a node's lease.
-func aliveRecord(info *canopyv1.NodeInfo, diskFull bool) *canopyv1.NodeInfo {
-	return &canopyv1.NodeInfo{Node: info.Node, Incarnation: info.Incarnation, DiskFull: diskFull}
+func aliveRecord(info *canopyv1.NodeInfo, diskFull, drained bool) *canopyv1.NodeInfo {
+	return &canopyv1.NodeInfo{Node: info.Node, Incarnation: info.Incarnation, DiskFull: diskFull, Drained: drained}
 }
 
 // AllocateNode returns a fresh node id.

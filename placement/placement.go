@@ -18,8 +18,10 @@
 //	<prefix>/ids/<kind>               the last id given out of a kind
 //	<prefix>/nodes/<node>             NodeInfo: addresses, incarnation (PROTOCOLS A6)
 //	<prefix>/live/nodes/<node>        its incarnation, under a lease
+//	<prefix>/removed/<node>           NodeInfo of a node that is never to come back (PROTOCOLS A7)
 //	<prefix>/bootstrap                who made the shard table, and when
 //	<prefix>/shards/<shard>           ShardInfo: replicas, next replica id
+//	<prefix>/replica-guard            written with every change of a shard's replicas
 //	<prefix>/holders/<shard>          hint: node and lease epoch
 //	<prefix>/routes/<subtree>         SubtreeRoute
 //	<prefix>/services/<kind>/<id>     ServiceInfo, under a lease

@@ -39,7 +39,7 @@ func (b Bootstrap) Validate() error {
 
 // EnsureShards returns when the cluster has its shard table. If nobody wrote it
 // yet, it waits until enough nodes are registered and alive and writes it,
-// replicas spread round-robin. Whoever comes first wins; the others' settings are
+// replicas spread over failure domains. Whoever comes first wins; the others' settings are
 // ignored.
 func (s *Store) EnsureShards(ctx context.Context, b Bootstrap) error {
 	if err := b.Validate(); err != nil {
@@ -96,26 +96,85 @@ func (s *Store) writeShards(ctx context.Context, b Bootstrap, nodes []*canopyv1.
 	}
 	marker := s.key("bootstrap")
 	writes := []write{{marker, &canopyv1.PlacementMap{Nodes: nodes}}}
-	for id := 1; id <= b.Shards; id++ {
-		info := &canopyv1.ShardInfo{Shard: uint64(id), NextReplica: uint64(b.Replicas) + 1}
-		for r := range b.Replicas {
-			node := nodes[(id-1+r)%len(nodes)]
-			info.Replicas = append(info.Replicas, &canopyv1.ReplicaInfo{Replica: uint64(r + 1), Node: node.Node})
-			info.Initial = append(info.Initial, &canopyv1.ReplicaInfo{Replica: uint64(r + 1), Node: node.Node})
-		}
+	places, err := spread(b, nodes)
+	if err != nil {
+		return err
+	}
+	for i, on := range places {
+		info := newShard(base.ShardID(i+1), on)
 		writes = append(writes, write{s.key("shards", idString(info.Shard)), info})
 	}
-	_, err := s.commit(ctx, op, []clientv3.Cmp{at(marker, 0)}, writes...)
+	_, err = s.commit(ctx, op, []clientv3.Cmp{at(marker, 0)}, writes...)
 	return err
+}
+
+// newShard is the record of a shard that begins with replicas 1, 2, ... on nodes.
+func newShard(id base.ShardID, nodes []base.NodeID) *canopyv1.ShardInfo {
+	info := &canopyv1.ShardInfo{Shard: uint64(id), NextReplica: uint64(len(nodes)) + 1}
+	for i, node := range nodes {
+		info.Replicas = append(info.Replicas, &canopyv1.ReplicaInfo{Replica: uint64(i + 1), Node: uint64(node)})
+		info.Initial = append(info.Initial, &canopyv1.ReplicaInfo{Replica: uint64(i + 1), Node: uint64(node)})
+	}
+	return info
+}
+
+// AddShard makes a shard with replicas on nodes, under an id that no shard had
+// (PROTOCOLS A7).
+func (s *Store) AddShard(ctx context.Context, nodes []base.NodeID) (*canopyv1.ShardInfo, error) {
+	const op = "make a shard"
+	for {
+		id, err := s.AllocateID(ctx, "shard")
+		if err != nil {
+			return nil, err
+		}
+		if id > uint64(base.MaxShard) {
+			return nil, fserr.New(fserr.Invalid, op, fmt.Errorf("all %d shard ids are used up", uint64(base.MaxShard)))
+		}
+		info := newShard(base.ShardID(id), nodes)
+		key := s.key("shards", idString(id))
+		// The shards of the cluster's start did not take their ids from there.
+		_, err = s.commit(ctx, op, append(s.onNodes(info), at(key, 0)), write{key, info}, s.guard())
+		if !errors.Is(err, ErrConflict) {
+			return info, err
+		}
+		if err := s.Sync(ctx); err != nil {
+			return nil, err
+		}
+		for _, node := range nodes { // gone meanwhile, or only the id was taken
+			if s.Map().Node(node) == nil {
+				return nil, fserr.New(fserr.NotFound, op, fmt.Errorf("there is no node %v", node))
+			}
+		}
+	}
+}
+
+// replicaGuard is a record that every change of a shard's replicas writes.
+const replicaGuard = "replica-guard"
+
+func (s *Store) guard() write { return write{s.key(replicaGuard), &canopyv1.PlacementMap{}} }
+
+// onNodes are the conditions that the nodes of a shard's replicas are there.
+func (s *Store) onNodes(info *canopyv1.ShardInfo) []clientv3.Cmp {
+	var all []clientv3.Cmp
+	for _, r := range info.Replicas {
+		all = append(all, clientv3.Compare(clientv3.CreateRevision(s.key("nodes", idString(r.Node))), ">", 0))
+	}
+	return all
 }
 
 // PutShard changes a shard's replicas if its record is at revision have. Replica
 // ids are taken from next_replica and never re-used (PROTOCOLS A6).
 func (s *Store) PutShard(ctx context.Context, info *canopyv1.ShardInfo, have Revision) (Revision, error) {
+	info = WithoutHints(info)
+	key := s.key("shards", idString(info.Shard))
+	return s.commit(ctx, "change a shard", append(s.onNodes(info), at(key, have)), write{key, info}, s.guard())
+}
+
+// WithoutHints returns a copy of what a shard's record holds.
+func WithoutHints(info *canopyv1.ShardInfo) *canopyv1.ShardInfo {
 	info = proto.CloneOf(info)
 	info.HolderNode, info.LeaseEpoch = 0, 0
-	key := s.key("shards", idString(info.Shard))
-	return s.commit(ctx, "change a shard", []clientv3.Cmp{at(key, have)}, write{key, info})
+	return info
 }
 
 // GetShard reads a shard's record with its revision.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sort"
 	"time"
 
@@ -178,35 +177,6 @@ func (c *Cluster) replicaSum(ctx context.Context, shard base.ShardID, token uint
 		}
 		return kindError(sum.Answer.GetError(), sum.Answer.GetDetail())
 	})
-}
-
-// Fsck checks one shard at its holder. finding is called for each message that
-// is no summary; the summary is returned.
-func (c *Cluster) Fsck(ctx context.Context, shard base.ShardID, finding func(*canopyv1.FsckFinding)) (summary *canopyv1.FsckFinding, err error) {
-	err = c.onHolder(ctx, shard, fsckTimeout, func(ctx context.Context, a canopyv1.AdminClient) error {
-		s, err := a.Fsck(ctx, &canopyv1.FsckRequest{Shard: uint64(shard)})
-		if err != nil {
-			return err
-		}
-		for {
-			f, err := s.Recv()
-			switch {
-			case errors.Is(err, io.EOF) && summary == nil:
-				return errors.New("the node ended the check without a summary")
-			case errors.Is(err, io.EOF):
-				return nil
-			case err != nil:
-				return err
-			case f.GetError() != 0:
-				return kindError(f.GetError(), f.GetProblem())
-			case f.GetSummary():
-				summary = f
-			default:
-				finding(f)
-			}
-		}
-	})
-	return summary, err
 }
 
 // Drain has a node hand over the shards that it holds; with stop = true its

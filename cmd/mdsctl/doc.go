@@ -2,9 +2,14 @@
 //
 //	mdsctl status             one look at nodes, shards, layout services, data servers, capacity; problems in words
 //	mdsctl node ls            metadata nodes: address, pid where local, shards led and held
-//	mdsctl node drain NODE    hand over the shards that a node holds; --stop ends it
+//	mdsctl node drain NODE    hand over the shards that a node holds, and move its replicas away; --leases-only, --stop
 //	mdsctl node resume NODE   end what drain began (also: node uncordon)
+//	mdsctl node remove NODE   forget a node that has no replicas
+//	mdsctl node replace NODE  make the replicas of a lost node anew on others, and forget it
 //	mdsctl shard ls           shards with holder, leader and replicas
+//	mdsctl shard create       make a shard: --replicas N, or --nodes N1,N2,N3
+//	mdsctl shard replica add|remove|move|cancel SHARD [NODE...]
+//	                          which nodes have its replicas
 //	mdsctl subtree ls         subtrees with owner, epoch, files and directories
 //	mdsctl session ls         clients' sessions at every shard
 //	mdsctl pool ls            pools, placement groups in short, data servers

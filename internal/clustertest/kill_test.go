@@ -86,7 +86,7 @@ func TestDrainNode(t *testing.T) {
 	c := newCluster(t, false, "--nodes", "3", "--replicas", "3")
 	c.writeDuring(t, 8*time.Second, func() {
 		node, _ := c.holderPid(t, 1)
-		c.mdsctl(t, "node", "drain", fmt.Sprint(node))
+		c.mdsctl(t, "node", "drain", "--leases-only", fmt.Sprint(node))
 		eventually(t, "another node holds the shard", func() error {
 			if now, _ := c.holderPid(t, 1); now == node {
 				return errors.New("still the same")

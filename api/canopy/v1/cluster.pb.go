@@ -171,6 +171,7 @@ type NodeInfo struct {
 	Alive         bool                   `protobuf:"varint,9,opt,name=alive,proto3" json:"alive,omitempty"` // its etcd lease stands
 	NodeHostId    string                 `protobuf:"bytes,10,opt,name=node_host_id,json=nodeHostId,proto3" json:"node_host_id,omitempty"`
 	DiskFull      bool                   `protobuf:"varint,90,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"` // less is free below its data directory than it keeps in reserve
+	Drained       bool                   `protobuf:"varint,160,opt,name=drained,proto3" json:"drained,omitempty"`                  // it was drained and is given no replicas
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +283,13 @@ func (x *NodeInfo) GetDiskFull() bool {
 	return false
 }
 
+func (x *NodeInfo) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
 type ShardInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -367,9 +375,14 @@ func (x *ShardInfo) GetInitial() []*ReplicaInfo {
 }
 
 type ReplicaInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replica       uint64                 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	Node          uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Replica uint64                 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	Node    uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// learner: it joined a running shard without a vote, and got one when it had
+	// caught up. It stays set, since a restart has to know.
+	Learner       bool `protobuf:"varint,160,opt,name=learner,proto3" json:"learner,omitempty"`
+	Joining       bool `protobuf:"varint,161,opt,name=joining,proto3" json:"joining,omitempty"` // it has no vote yet
+	Leaving       bool `protobuf:"varint,162,opt,name=leaving,proto3" json:"leaving,omitempty"` // it goes when all that join have a vote
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -416,6 +429,27 @@ func (x *ReplicaInfo) GetNode() uint64 {
 		return x.Node
 	}
 	return 0
+}
+
+func (x *ReplicaInfo) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *ReplicaInfo) GetJoining() bool {
+	if x != nil {
+		return x.Joining
+	}
+	return false
+}
+
+func (x *ReplicaInfo) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
 }
 
 type SubtreeRoute struct {
@@ -845,7 +879,7 @@ type ShardStatus struct {
 	Orphans         uint64                 `protobuf:"varint,15,opt,name=orphans,proto3" json:"orphans,omitempty"`
 	DeletionsQueued uint64                 `protobuf:"varint,16,opt,name=deletions_queued,json=deletionsQueued,proto3" json:"deletions_queued,omitempty"`
 	Error           string                 `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`                                    // why the replica is stopped, if it is
-	Members         []uint64               `protobuf:"varint,18,rep,packed,name=members,proto3" json:"members,omitempty"`                        // replicas of the Raft group as of applied_index
+	Members         []uint64               `protobuf:"varint,18,rep,packed,name=members,proto3" json:"members,omitempty"`                        // replicas of the Raft group as of applied_index, with a vote
 	WaitingBytes    uint64                 `protobuf:"varint,91,opt,name=waiting_bytes,json=waitingBytes,proto3" json:"waiting_bytes,omitempty"` // of files that are unlinked and not open, and of data queued for deletion
 	ReadOnly        string                 `protobuf:"bytes,90,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`              // why the holder takes nothing new; empty: it does
 	unknownFields   protoimpl.UnknownFields
@@ -1030,6 +1064,7 @@ type SubtreeStatus struct {
 	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Files         uint64                 `protobuf:"varint,5,opt,name=files,proto3" json:"files,omitempty"`
 	Directories   uint64                 `protobuf:"varint,6,opt,name=directories,proto3" json:"directories,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,160,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1102,6 +1137,13 @@ func (x *SubtreeStatus) GetFiles() uint64 {
 func (x *SubtreeStatus) GetDirectories() uint64 {
 	if x != nil {
 		return x.Directories
+	}
+	return 0
+}
+
+func (x *SubtreeStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
 	}
 	return 0
 }
@@ -1559,8 +1601,12 @@ func (x *SessionInfo) GetFloor() uint64 {
 }
 
 type FsckRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Shard uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// edges: what leads over the borders of subtrees is sent too, to be compared by who
+	// has that of all shards. Without it the shard compares what it can see.
+	Edges         bool     `protobuf:"varint,160,opt,name=edges,proto3" json:"edges,omitempty"`
+	Subtrees      []uint64 `protobuf:"varint,161,rep,packed,name=subtrees,proto3" json:"subtrees,omitempty"` // only these; none: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,6 +1648,20 @@ func (x *FsckRequest) GetShard() uint64 {
 	return 0
 }
 
+func (x *FsckRequest) GetEdges() bool {
+	if x != nil {
+		return x.Edges
+	}
+	return false
+}
+
+func (x *FsckRequest) GetSubtrees() []uint64 {
+	if x != nil {
+		return x.Subtrees
+	}
+	return nil
+}
+
 type FsckFinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Invariant     string                 `protobuf:"bytes,1,opt,name=invariant,proto3" json:"invariant,omitempty"` // number in DESIGN section 10
@@ -1614,6 +1674,7 @@ type FsckFinding struct {
 	Bytes         uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Problems      uint64                 `protobuf:"varint,9,opt,name=problems,proto3" json:"problems,omitempty"`
 	Error         uint32                 `protobuf:"varint,10,opt,name=error,proto3" json:"error,omitempty"`
+	Edge          *FsckEdge              `protobuf:"bytes,160,opt,name=edge,proto3" json:"edge,omitempty"` // in place of a finding
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1718,6 +1779,138 @@ func (x *FsckFinding) GetError() uint32 {
 	return 0
 }
 
+func (x *FsckFinding) GetEdge() *FsckEdge {
+	if x != nil {
+		return x.Edge
+	}
+	return nil
+}
+
+// FsckEdge is what shard/edge has to compare: see Edge there.
+type FsckEdge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"` // where it was found
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Ino           uint64                 `protobuf:"varint,4,opt,name=ino,proto3" json:"ino,omitempty"`
+	Dir           uint64                 `protobuf:"varint,5,opt,name=dir,proto3" json:"dir,omitempty"`
+	To            uint64                 `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
+	Top           uint64                 `protobuf:"varint,7,opt,name=top,proto3" json:"top,omitempty"`
+	Name          []byte                 `protobuf:"bytes,8,opt,name=name,proto3" json:"name,omitempty"`
+	Count         int64                  `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
+	Listed        []uint64               `protobuf:"varint,10,rep,packed,name=listed,proto3" json:"listed,omitempty"`
+	Lists         bool                   `protobuf:"varint,11,opt,name=lists,proto3" json:"lists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FsckEdge) Reset() {
+	*x = FsckEdge{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FsckEdge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FsckEdge) ProtoMessage() {}
+
+func (x *FsckEdge) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FsckEdge.ProtoReflect.Descriptor instead.
+func (*FsckEdge) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *FsckEdge) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetIno() uint64 {
+	if x != nil {
+		return x.Ino
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetTop() uint64 {
+	if x != nil {
+		return x.Top
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *FsckEdge) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetListed() []uint64 {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
+func (x *FsckEdge) GetLists() bool {
+	if x != nil {
+		return x.Lists
+	}
+	return false
+}
+
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`
@@ -1727,7 +1920,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1739,7 +1932,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1752,7 +1945,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainRequest) GetStop() bool {
@@ -1770,7 +1963,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1975,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1988,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 type ResumeRequest struct {
@@ -1806,7 +1999,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +2011,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +2024,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 type ResumeResponse struct {
@@ -1842,7 +2035,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +2047,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +2060,319 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{26}
+}
+
+type CreateShardRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replicas      uint32                 `protobuf:"varint,1,opt,name=replicas,proto3" json:"replicas,omitempty"`  // 1, 3 or 5; not with nodes
+	Nodes         []uint64               `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"` // in place of replicas
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateShardRequest) Reset() {
+	*x = CreateShardRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateShardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateShardRequest) ProtoMessage() {}
+
+func (x *CreateShardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateShardRequest.ProtoReflect.Descriptor instead.
+func (*CreateShardRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CreateShardRequest) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *CreateShardRequest) GetNodes() []uint64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type CreateShardResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Info          *ShardInfo             `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateShardResponse) Reset() {
+	*x = CreateShardResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateShardResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateShardResponse) ProtoMessage() {}
+
+func (x *CreateShardResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateShardResponse.ProtoReflect.Descriptor instead.
+func (*CreateShardResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CreateShardResponse) GetInfo() *ShardInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+type ChangeReplicasRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Add           []uint64               `protobuf:"varint,2,rep,packed,name=add,proto3" json:"add,omitempty"`                    // nodes
+	AddCount      uint32                 `protobuf:"varint,3,opt,name=add_count,json=addCount,proto3" json:"add_count,omitempty"` // more, on nodes that the server chooses
+	Remove        []uint64               `protobuf:"varint,4,rep,packed,name=remove,proto3" json:"remove,omitempty"`              // nodes whose replica goes
+	Replace       bool                   `protobuf:"varint,6,opt,name=replace,proto3" json:"replace,omitempty"`                   // add one for each that begins to leave by this request
+	Cancel        bool                   `protobuf:"varint,7,opt,name=cancel,proto3" json:"cancel,omitempty"`                     // in place of all that: what joins goes, what leaves stays
+	DryRun        bool                   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`       // answer what would be, or the refusal
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeReplicasRequest) Reset() {
+	*x = ChangeReplicasRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeReplicasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeReplicasRequest) ProtoMessage() {}
+
+func (x *ChangeReplicasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeReplicasRequest.ProtoReflect.Descriptor instead.
+func (*ChangeReplicasRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ChangeReplicasRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ChangeReplicasRequest) GetAdd() []uint64 {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *ChangeReplicasRequest) GetAddCount() uint32 {
+	if x != nil {
+		return x.AddCount
+	}
+	return 0
+}
+
+func (x *ChangeReplicasRequest) GetRemove() []uint64 {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *ChangeReplicasRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *ChangeReplicasRequest) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+func (x *ChangeReplicasRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ChangeReplicasResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Info          *ShardInfo             `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeReplicasResponse) Reset() {
+	*x = ChangeReplicasResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeReplicasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeReplicasResponse) ProtoMessage() {}
+
+func (x *ChangeReplicasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeReplicasResponse.ProtoReflect.Descriptor instead.
+func (*ChangeReplicasResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ChangeReplicasResponse) GetInfo() *ShardInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+type RemoveNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          uint64                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeRequest) Reset() {
+	*x = RemoveNodeRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeRequest) ProtoMessage() {}
+
+func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RemoveNodeRequest) GetNode() uint64 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+type RemoveNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeResponse) Reset() {
+	*x = RemoveNodeResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeResponse) ProtoMessage() {}
+
+func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 type GrantInspectionRequest struct {
@@ -1878,7 +2383,7 @@ type GrantInspectionRequest struct {
 
 func (x *GrantInspectionRequest) Reset() {
 	*x = GrantInspectionRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2395,7 @@ func (x *GrantInspectionRequest) String() string {
 func (*GrantInspectionRequest) ProtoMessage() {}
 
 func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2408,7 @@ func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionRequest.ProtoReflect.Descriptor instead.
 func (*GrantInspectionRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 type GrantInspectionResponse struct {
@@ -1915,7 +2420,7 @@ type GrantInspectionResponse struct {
 
 func (x *GrantInspectionResponse) Reset() {
 	*x = GrantInspectionResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2432,7 @@ func (x *GrantInspectionResponse) String() string {
 func (*GrantInspectionResponse) ProtoMessage() {}
 
 func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2445,7 @@ func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionResponse.ProtoReflect.Descriptor instead.
 func (*GrantInspectionResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GrantInspectionResponse) GetCapability() []byte {
@@ -1964,7 +2469,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x06shards\x18\x04 \x03(\v2\x14.canopy.v1.ShardInfoR\x06shards\x123\n" +
 	"\bsubtrees\x18\x05 \x03(\v2\x17.canopy.v1.SubtreeRouteR\bsubtrees\x122\n" +
 	"\bservices\x18\x06 \x03(\v2\x16.canopy.v1.ServiceInfoR\bservices\x12\x16\n" +
-	"\x06format\x18\a \x01(\rR\x06format\"\xb3\x02\n" +
+	"\x06format\x18\a \x01(\rR\x06format\"\xce\x02\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x04R\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +
@@ -1978,7 +2483,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\fnode_host_id\x18\n" +
 	" \x01(\tR\n" +
 	"nodeHostId\x12\x1b\n" +
-	"\tdisk_full\x18Z \x01(\bR\bdiskFull\"\xec\x01\n" +
+	"\tdisk_full\x18Z \x01(\bR\bdiskFull\x12\x19\n" +
+	"\adrained\x18\xa0\x01 \x01(\bR\adrained\"\xec\x01\n" +
 	"\tShardInfo\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x122\n" +
 	"\breplicas\x18\x02 \x03(\v2\x16.canopy.v1.ReplicaInfoR\breplicas\x12\x1f\n" +
@@ -1987,10 +2493,13 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\vlease_epoch\x18\x04 \x01(\x04R\n" +
 	"leaseEpoch\x12!\n" +
 	"\fnext_replica\x18\x05 \x01(\x04R\vnextReplica\x120\n" +
-	"\ainitial\x18\x06 \x03(\v2\x16.canopy.v1.ReplicaInfoR\ainitial\";\n" +
+	"\ainitial\x18\x06 \x03(\v2\x16.canopy.v1.ReplicaInfoR\ainitial\"\x8c\x01\n" +
 	"\vReplicaInfo\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\x04R\x04node\"o\n" +
+	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x19\n" +
+	"\alearner\x18\xa0\x01 \x01(\bR\alearner\x12\x19\n" +
+	"\ajoining\x18\xa1\x01 \x01(\bR\ajoining\x12\x19\n" +
+	"\aleaving\x18\xa2\x01 \x01(\bR\aleaving\"o\n" +
 	"\fSubtreeRoute\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\x04R\x05shard\x12\x14\n" +
@@ -2044,14 +2553,15 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05error\x18\x11 \x01(\tR\x05error\x12\x18\n" +
 	"\amembers\x18\x12 \x03(\x04R\amembers\x12#\n" +
 	"\rwaiting_bytes\x18[ \x01(\x04R\fwaitingBytes\x12\x1b\n" +
-	"\tread_only\x18Z \x01(\tR\breadOnly\"\xa8\x01\n" +
+	"\tread_only\x18Z \x01(\tR\breadOnly\"\xbf\x01\n" +
 	"\rSubtreeStatus\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\broot_ino\x18\x03 \x01(\x04R\arootIno\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x14\n" +
 	"\x05files\x18\x05 \x01(\x04R\x05files\x12 \n" +
-	"\vdirectories\x18\x06 \x01(\x04R\vdirectories\"'\n" +
+	"\vdirectories\x18\x06 \x01(\x04R\vdirectories\x12\x15\n" +
+	"\x05bytes\x18\xa0\x01 \x01(\x04R\x05bytes\"'\n" +
 	"\x0fChecksumRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"l\n" +
 	"\x10ChecksumResponse\x12\x14\n" +
@@ -2084,9 +2594,11 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\rlast_heard_ms\x18\a \x01(\x04R\vlastHeardMs\x12\x1d\n" +
 	"\n" +
 	"open_files\x18\b \x01(\x04R\topenFiles\x12\x14\n" +
-	"\x05floor\x18\t \x01(\x04R\x05floor\"/\n" +
+	"\x05floor\x18\t \x01(\x04R\x05floor\"c\n" +
 	"\vFsckRequest\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\x04R\x05shardJ\x04\b\x02\x10\x03R\x04data\"\x91\x02\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x15\n" +
+	"\x05edges\x18\xa0\x01 \x01(\bR\x05edges\x12\x1b\n" +
+	"\bsubtrees\x18\xa1\x01 \x03(\x04R\bsubtreesJ\x04\b\x02\x10\x03R\x04data\"\xbb\x02\n" +
 	"\vFsckFinding\x12\x1c\n" +
 	"\tinvariant\x18\x01 \x01(\tR\tinvariant\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -2098,12 +2610,44 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x1a\n" +
 	"\bproblems\x18\t \x01(\x04R\bproblems\x12\x14\n" +
 	"\x05error\x18\n" +
-	" \x01(\rR\x05error\"\"\n" +
+	" \x01(\rR\x05error\x12(\n" +
+	"\x04edge\x18\xa0\x01 \x01(\v2\x13.canopy.v1.FsckEdgeR\x04edge\"\xec\x01\n" +
+	"\bFsckEdge\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x18\n" +
+	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03ino\x18\x04 \x01(\x04R\x03ino\x12\x10\n" +
+	"\x03dir\x18\x05 \x01(\x04R\x03dir\x12\x0e\n" +
+	"\x02to\x18\x06 \x01(\x04R\x02to\x12\x10\n" +
+	"\x03top\x18\a \x01(\x04R\x03top\x12\x12\n" +
+	"\x04name\x18\b \x01(\fR\x04name\x12\x14\n" +
+	"\x05count\x18\t \x01(\x03R\x05count\x12\x16\n" +
+	"\x06listed\x18\n" +
+	" \x03(\x04R\x06listed\x12\x14\n" +
+	"\x05lists\x18\v \x01(\bR\x05lists\"\"\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
 	"\rDrainResponse\"\x0f\n" +
 	"\rResumeRequest\"\x10\n" +
-	"\x0eResumeResponse\"\x18\n" +
+	"\x0eResumeResponse\"F\n" +
+	"\x12CreateShardRequest\x12\x1a\n" +
+	"\breplicas\x18\x01 \x01(\rR\breplicas\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\x04R\x05nodes\"?\n" +
+	"\x13CreateShardResponse\x12(\n" +
+	"\x04info\x18\x01 \x01(\v2\x14.canopy.v1.ShardInfoR\x04info\"\xbf\x01\n" +
+	"\x15ChangeReplicasRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
+	"\x03add\x18\x02 \x03(\x04R\x03add\x12\x1b\n" +
+	"\tadd_count\x18\x03 \x01(\rR\baddCount\x12\x16\n" +
+	"\x06remove\x18\x04 \x03(\x04R\x06remove\x12\x18\n" +
+	"\areplace\x18\x06 \x01(\bR\areplace\x12\x16\n" +
+	"\x06cancel\x18\a \x01(\bR\x06cancel\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"B\n" +
+	"\x16ChangeReplicasResponse\x12(\n" +
+	"\x04info\x18\x01 \x01(\v2\x14.canopy.v1.ShardInfoR\x04info\"'\n" +
+	"\x11RemoveNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x04R\x04node\"\x14\n" +
+	"\x12RemoveNodeResponse\"\x18\n" +
 	"\x16GrantInspectionRequest\"9\n" +
 	"\x17GrantInspectionResponse\x12\x1e\n" +
 	"\n" +
@@ -2111,7 +2655,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"capability2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xd4\x04\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xc4\x06\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
@@ -2119,7 +2663,11 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\fListSessions\x12\x1e.canopy.v1.ListSessionsRequest\x1a\x1f.canopy.v1.ListSessionsResponse\x128\n" +
 	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12:\n" +
 	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponse\x12=\n" +
-	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12X\n" +
+	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12L\n" +
+	"\vCreateShard\x12\x1d.canopy.v1.CreateShardRequest\x1a\x1e.canopy.v1.CreateShardResponse\x12U\n" +
+	"\x0eChangeReplicas\x12 .canopy.v1.ChangeReplicasRequest\x1a!.canopy.v1.ChangeReplicasResponse\x12I\n" +
+	"\n" +
+	"RemoveNode\x12\x1c.canopy.v1.RemoveNodeRequest\x1a\x1d.canopy.v1.RemoveNodeResponse\x12X\n" +
 	"\x0fGrantInspection\x12!.canopy.v1.GrantInspectionRequest\x1a\".canopy.v1.GrantInspectionResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
@@ -2134,7 +2682,7 @@ func file_api_canopy_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_cluster_proto_rawDescData
 }
 
-var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*WatchMapRequest)(nil),         // 0: canopy.v1.WatchMapRequest
 	(*PlacementMap)(nil),            // 1: canopy.v1.PlacementMap
@@ -2158,12 +2706,19 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*SessionInfo)(nil),             // 19: canopy.v1.SessionInfo
 	(*FsckRequest)(nil),             // 20: canopy.v1.FsckRequest
 	(*FsckFinding)(nil),             // 21: canopy.v1.FsckFinding
-	(*DrainRequest)(nil),            // 22: canopy.v1.DrainRequest
-	(*DrainResponse)(nil),           // 23: canopy.v1.DrainResponse
-	(*ResumeRequest)(nil),           // 24: canopy.v1.ResumeRequest
-	(*ResumeResponse)(nil),          // 25: canopy.v1.ResumeResponse
-	(*GrantInspectionRequest)(nil),  // 26: canopy.v1.GrantInspectionRequest
-	(*GrantInspectionResponse)(nil), // 27: canopy.v1.GrantInspectionResponse
+	(*FsckEdge)(nil),                // 22: canopy.v1.FsckEdge
+	(*DrainRequest)(nil),            // 23: canopy.v1.DrainRequest
+	(*DrainResponse)(nil),           // 24: canopy.v1.DrainResponse
+	(*ResumeRequest)(nil),           // 25: canopy.v1.ResumeRequest
+	(*ResumeResponse)(nil),          // 26: canopy.v1.ResumeResponse
+	(*CreateShardRequest)(nil),      // 27: canopy.v1.CreateShardRequest
+	(*CreateShardResponse)(nil),     // 28: canopy.v1.CreateShardResponse
+	(*ChangeReplicasRequest)(nil),   // 29: canopy.v1.ChangeReplicasRequest
+	(*ChangeReplicasResponse)(nil),  // 30: canopy.v1.ChangeReplicasResponse
+	(*RemoveNodeRequest)(nil),       // 31: canopy.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),      // 32: canopy.v1.RemoveNodeResponse
+	(*GrantInspectionRequest)(nil),  // 33: canopy.v1.GrantInspectionRequest
+	(*GrantInspectionResponse)(nil), // 34: canopy.v1.GrantInspectionResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -2175,31 +2730,40 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	11, // 6: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
 	12, // 7: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
 	19, // 8: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
-	0,  // 9: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
-	7,  // 10: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
-	9,  // 11: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
-	13, // 12: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
-	15, // 13: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
-	17, // 14: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
-	20, // 15: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
-	22, // 16: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
-	24, // 17: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
-	26, // 18: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
-	1,  // 19: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 20: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 21: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 22: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 23: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 24: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 25: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	23, // 26: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	25, // 27: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	27, // 28: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
-	19, // [19:29] is the sub-list for method output_type
-	9,  // [9:19] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	22, // 9: canopy.v1.FsckFinding.edge:type_name -> canopy.v1.FsckEdge
+	3,  // 10: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
+	3,  // 11: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
+	0,  // 12: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
+	7,  // 13: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
+	9,  // 14: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
+	13, // 15: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
+	15, // 16: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
+	17, // 17: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
+	20, // 18: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
+	23, // 19: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
+	25, // 20: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
+	27, // 21: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
+	29, // 22: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
+	31, // 23: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
+	33, // 24: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
+	1,  // 25: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 26: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 27: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 28: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 29: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 30: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 31: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	24, // 32: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	26, // 33: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	28, // 34: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
+	30, // 35: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
+	32, // 36: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
+	34, // 37: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	25, // [25:38] is the sub-list for method output_type
+	12, // [12:25] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_cluster_proto_init() }
@@ -2213,7 +2777,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_cluster_proto_rawDesc), len(file_api_canopy_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

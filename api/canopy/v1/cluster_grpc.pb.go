@@ -180,6 +180,9 @@ const (
 	Admin_Fsck_FullMethodName            = "/canopy.v1.Admin/Fsck"
 	Admin_Drain_FullMethodName           = "/canopy.v1.Admin/Drain"
 	Admin_Resume_FullMethodName          = "/canopy.v1.Admin/Resume"
+	Admin_CreateShard_FullMethodName     = "/canopy.v1.Admin/CreateShard"
+	Admin_ChangeReplicas_FullMethodName  = "/canopy.v1.Admin/ChangeReplicas"
+	Admin_RemoveNode_FullMethodName      = "/canopy.v1.Admin/RemoveNode"
 	Admin_GrantInspection_FullMethodName = "/canopy.v1.Admin/GrantInspection"
 )
 
@@ -203,6 +206,15 @@ type AdminClient interface {
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// CreateShard makes a shard with replicas on the nodes named, or on as many as
+	// asked for. Any node serves this and the two below: they change the placement
+	// map, and the shards' holders and nodes follow it.
+	CreateShard(ctx context.Context, in *CreateShardRequest, opts ...grpc.CallOption) (*CreateShardResponse, error)
+	// ChangeReplicas asks for other replicas of a shard. It answers when that is
+	// written down; the shard's holder does it, see ReplicaInfo.
+	ChangeReplicas(ctx context.Context, in *ChangeReplicasRequest, opts ...grpc.CallOption) (*ChangeReplicasResponse, error)
+	// RemoveNode forgets a node that has no replicas; its process ends.
+	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error)
 	// GrantInspection answers a capability to ask data servers what they hold
 	// (PROTOCOLS J4).
 	GrantInspection(ctx context.Context, in *GrantInspectionRequest, opts ...grpc.CallOption) (*GrantInspectionResponse, error)
@@ -295,6 +307,36 @@ func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) CreateShard(ctx context.Context, in *CreateShardRequest, opts ...grpc.CallOption) (*CreateShardResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateShardResponse)
+	err := c.cc.Invoke(ctx, Admin_CreateShard_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ChangeReplicas(ctx context.Context, in *ChangeReplicasRequest, opts ...grpc.CallOption) (*ChangeReplicasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangeReplicasResponse)
+	err := c.cc.Invoke(ctx, Admin_ChangeReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveNodeResponse)
+	err := c.cc.Invoke(ctx, Admin_RemoveNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) GrantInspection(ctx context.Context, in *GrantInspectionRequest, opts ...grpc.CallOption) (*GrantInspectionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GrantInspectionResponse)
@@ -325,6 +367,15 @@ type AdminServer interface {
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// CreateShard makes a shard with replicas on the nodes named, or on as many as
+	// asked for. Any node serves this and the two below: they change the placement
+	// map, and the shards' holders and nodes follow it.
+	CreateShard(context.Context, *CreateShardRequest) (*CreateShardResponse, error)
+	// ChangeReplicas asks for other replicas of a shard. It answers when that is
+	// written down; the shard's holder does it, see ReplicaInfo.
+	ChangeReplicas(context.Context, *ChangeReplicasRequest) (*ChangeReplicasResponse, error)
+	// RemoveNode forgets a node that has no replicas; its process ends.
+	RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error)
 	// GrantInspection answers a capability to ask data servers what they hold
 	// (PROTOCOLS J4).
 	GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error)
@@ -358,6 +409,15 @@ func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainRes
 }
 func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServer) CreateShard(context.Context, *CreateShardRequest) (*CreateShardResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateShard not implemented")
+}
+func (UnimplementedAdminServer) ChangeReplicas(context.Context, *ChangeReplicasRequest) (*ChangeReplicasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeReplicas not implemented")
+}
+func (UnimplementedAdminServer) RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveNode not implemented")
 }
 func (UnimplementedAdminServer) GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GrantInspection not implemented")
@@ -502,6 +562,60 @@ func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_CreateShard_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateShardRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).CreateShard(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_CreateShard_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).CreateShard(ctx, req.(*CreateShardRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ChangeReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ChangeReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ChangeReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ChangeReplicas(ctx, req.(*ChangeReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_RemoveNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).RemoveNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_RemoveNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).RemoveNode(ctx, req.(*RemoveNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_GrantInspection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GrantInspectionRequest)
 	if err := dec(in); err != nil {
@@ -550,6 +664,18 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _Admin_Resume_Handler,
+		},
+		{
+			MethodName: "CreateShard",
+			Handler:    _Admin_CreateShard_Handler,
+		},
+		{
+			MethodName: "ChangeReplicas",
+			Handler:    _Admin_ChangeReplicas_Handler,
+		},
+		{
+			MethodName: "RemoveNode",
+			Handler:    _Admin_RemoveNode_Handler,
 		},
 		{
 			MethodName: "GrantInspection",
