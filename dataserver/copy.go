@@ -120,6 +120,12 @@ func (g *group) syncShape(ctx context.Context, key chunkstore.Key, id base.NodeI
 	if exists || found {
 		p.differs(key, id)
 	}
+	if exists && found && there.Digest == 0 && g.standing(id).inSync {
+		// It is dropped there to be sent again. If this server ended before it has sent it,
+		// readers of a member in sync would find zeros.
+		g.s.metrics.damaged.Inc()
+		return true, g.giveUp(ctx, id, fserr.New(fserr.IO, "compare", fmt.Errorf("server %d cannot read %s", id, key)))
+	}
 	if found && (!exists || there.Digest == 0) {
 		err := g.tell(ctx, id, key, &canopyv1.DataRequest{Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}}, nil)
 		if err != nil {

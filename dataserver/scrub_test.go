@@ -245,3 +245,36 @@ func TestLostBytesStayLost(t *testing.T) {
 	requireBytes(t, mustRead(t, d, f, 30*4096, 34*4096), want[34*4096:], "behind it")
 	requireBytes(t, mustRead(t, d, g, 8192, 0), want[:8192], "another file")
 }
+
+// TestUnreadableColumnIsNotDroppedInSync: a member in sync that cannot read a column at
+// all leaves the members in sync before the column is dropped there and sent again: if
+// the primary ended in between, the member's readers would find zeros.
+func TestUnreadableColumnIsNotDroppedInSync(t *testing.T) {
+	c := newCluster(t, clusterOptions{servers: 2, replicas: 2, pgs: 1})
+	d := c.client(1)
+	f := testFile(100)
+	want := randomBytes(1, 1<<20)
+	if err := d.Sync(testContext(t), f, writeAcked(t, d, f, want)); err != nil {
+		t.Fatal(err)
+	}
+	pg := mapOf(t, d).Pools[0].Pgs[0]
+	primary, member := c.servers[0], c.servers[1]
+	if primary.id != pg.InSync[0] {
+		primary, member = member, primary
+	}
+	if err := member.server.store.CondemnAll(keyAt(f)); err != nil {
+		t.Fatal(err)
+	}
+	g := primary.server.group(keyAt(f))
+	if _, err := g.syncShape(testContext(t), keyAt(f), base.NodeID(member.id), nil); fserr.KindOf(err) != fserr.IO {
+		t.Fatalf("an unreadable column: %v", err)
+	}
+	if now, _, _ := g.state(); now.Epoch == pg.Epoch {
+		t.Errorf("the member is in sync still: %v", now)
+	}
+	c.waitMap(d, "all in sync", allInSync)
+	c.requireEqualReplicas(d, 2, f.ID)
+	primary.stop()
+	c.waitMap(d, "the primary to be out", outOfSyncEverywhere(primary.id))
+	requireBytes(t, mustRead(t, d, f, len(want), 0), want, "from the member")
+}

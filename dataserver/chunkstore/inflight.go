@@ -41,7 +41,7 @@ func openInflight(dir string) (*inflight, []slot, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err = f.Truncate(slots * slotBytes); err == nil {
+	if err = reserve(f, slots*slotBytes); err == nil {
 		r.memory, err = unix.Mmap(int(f.Fd()), 0, slots*slotBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
@@ -56,6 +56,33 @@ func openInflight(dir string) (*inflight, []slot, error) {
 		r.free = append(r.free, i)
 	}
 	return r, found, nil
+}
+
+// reserve gives a file its size, and all its blocks: a page of a mapped hole for which the
+// full disk has no block ends the process by a signal when it is written to.
+func reserve(f *os.File, size int64) error {
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return fill(f, size)
+	}
+	if err != nil {
+		return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+// fill is reserve where the file system cannot do it at once: what is there is written
+// again.
+func fill(f *os.File, size int64) error {
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt(b, 0)
+	return err
 }
 
 // decodeSlot reads one slot; used is false for a free or half-written one.
