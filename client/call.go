@@ -63,6 +63,7 @@ func (c *Client) attempt(ctx context.Context, cl *call) (*canopyv1.Result, error
 			return nil, err
 		}
 		if !again {
+			c.routes.learn(result.Redirect) // of a subtree that was just made
 			return result, nil
 		}
 		c.metrics.retried(fserr.Kind(result.Error))

@@ -112,7 +112,7 @@ func (c *Client) Symlink(ctx context.Context, cred Cred, dir *Inode, name, targe
 func (c *Client) Link(ctx context.Context, cred Cred, n, dir *Inode, name string) (attr, dirAttr *Attr, err error) {
 	asked := time.Now()
 	op := n.op(cred) // PROTOCOLS C4: the first operand is the inode
-	op.Call = &canopyv1.Op_Link{Link: &canopyv1.LinkCall{Place: n.place(), Dir: uint64(dir.ino), Name: []byte(name)}}
+	op.Call = &canopyv1.Op_Link{Link: &canopyv1.LinkCall{Place: n.place(), Dir: uint64(dir.ino), Name: []byte(name), DirSubtree: uint64(dir.subtreeID())}}
 	res, err := c.do(ctx, opLink, op)
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +190,7 @@ func (c *Client) Rename(ctx context.Context, cred Cred, srcDir *Inode, srcName s
 	asked := time.Now()
 	op := srcDir.op(cred)
 	op.Call = &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{SrcDir: uint64(srcDir.ino), SrcName: []byte(srcName),
-		DstDir: uint64(dstDir.ino), DstName: []byte(dstName), Flags: flags}}
+		DstDir: uint64(dstDir.ino), DstName: []byte(dstName), Flags: flags, DstSubtree: uint64(dstDir.subtreeID())}}
 	res, err := c.do(ctx, opRename, op)
 	c.cache.dropName(srcDir.ino, srcName)
 	c.cache.dropName(dstDir.ino, dstName)

@@ -88,7 +88,7 @@ func (l *localStream) Query(shard uint64, ops []*canopyv1.Op) (results [][]byte,
 	if l.closed || h == nil {
 		return nil, false
 	}
-	b := &readBatch{stream: l.st, h: h, ops: ops, kinds: make([]opType, len(ops)), started: time.Now()}
+	b := &readBatch{stream: l.st, h: h, ops: ops, kinds: make([]opType, len(ops)), started: time.Now(), inline: true}
 	for i, op := range ops {
 		var err error
 		if b.kinds[i], err = validate(op); err != nil || b.kinds[i].isWrite() {

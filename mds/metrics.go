@@ -21,6 +21,7 @@ type metrics struct {
 	dataErrors     *prometheus.CounterVec
 	streams        prometheus.Gauge
 	refused        prometheus.Counter
+	txns           *prometheus.CounterVec
 	failedReplicas prometheus.Counter
 }
 
@@ -65,13 +66,16 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "canopy_mds_refused_total", Help: "Operations refused because too many of their stream were outstanding.",
 		}),
+		txns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "canopy_mds_transactions_total", Help: "Tries of transactions over subtrees that this node drove, by outcome.",
+		}, []string{"outcome"}),
 		failedReplicas: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "canopy_mds_replicas_failed_total", Help: "Replicas that were stopped because they could not go on.",
 		}),
 	}
 	for _, c := range []prometheus.Collector{
 		m.latency, m.errors, m.sessionsEnded, m.purged, m.deleted, m.deletions, m.dataErrors, m.streams,
-		m.refused, m.failedReplicas,
+		m.refused, m.failedReplicas, m.txns,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err

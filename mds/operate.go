@@ -13,6 +13,7 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/service"
+	"github.com/canopyfs/canopy/shard/namespace"
 )
 
 // opStream is one client's stream of operations.
@@ -165,6 +166,9 @@ type pendingWrite struct {
 	started time.Time
 	ino     base.Ino // of a lock
 	token   uint64   // of a try for a lock
+	// Of what can be a transaction over subtrees.
+	op    *canopyv1.Op
+	floor uint64
 }
 
 // submit gives a write to the group. Submits of one stream are in order.
@@ -172,6 +176,12 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now}
 	if st.locking(w, op) {
 		return
+	}
+	if namespace.TxnCall(op) {
+		w.op, w.floor = op, floor
+		if t := h.tenure(); t != nil && t.txns.joins(txnRequest{st.client, op.Seq}, w) {
+			return
+		}
 	}
 	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
 	if !room(h.room.Load()).takes(kind, op) {
@@ -189,8 +199,21 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 	h.group.Submit(encoded, w.done)
 }
 
-// done queues the answer. It runs on the group's goroutine and does not block.
+// done queues the answer, unless the operation turned out to touch several
+// subtrees. It runs on the group's goroutine and does not block.
 func (w *pendingWrite) done(result []byte, err error) {
+	if err == nil && errorOf(result) == fserr.CrossSubtree {
+		if w.op != nil {
+			w.transact()
+			return
+		}
+		result = encodeResult(&canopyv1.Result{Error: uint32(fserr.CrossDevice)})
+	}
+	w.finish(result, err)
+}
+
+// finish queues the answer.
+func (w *pendingWrite) finish(result []byte, err error) {
 	s := w.stream.server
 	kind := fserr.OK
 	switch {

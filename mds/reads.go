@@ -29,6 +29,7 @@ type readBatch struct {
 	ops     []*canopyv1.Op
 	kinds   []opType
 	started time.Time
+	inline  bool // whoever asks waits for all answers
 }
 
 // startReaders starts the goroutines that answer reads, as many as batches may run
@@ -73,7 +74,8 @@ func (b *readBatch) quick() bool {
 // whose streams end before its readers.
 func (st *opStream) read(b *readBatch) {
 	if b.quick() {
-		st.queue.deliver(len(b.ops), st.runReads(st.ctx, b)...)
+		answers := st.runReads(st.ctx, b)
+		st.queue.deliver(len(answers), answers...)
 		return
 	}
 	select {
@@ -96,10 +98,12 @@ func (b *readBatch) run() {
 	defer func() { <-st.slots; st.reads.Done() }()
 	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
 	defer cancel()
-	st.queue.put(len(b.ops), st.runReads(ctx, b)...)
+	answers := st.runReads(ctx, b)
+	st.queue.put(len(answers), answers...)
 }
 
-// runReads answers a batch under one lease check (PROTOCOLS B4).
+// runReads answers a batch under one lease check (PROTOCOLS B4). What meets a
+// transaction's intent is answered later, and is not among the answers.
 func (st *opStream) runReads(ctx context.Context, b *readBatch) []outcome {
 	answers := make([]outcome, len(b.ops))
 	kinds := make([]fserr.Kind, len(b.ops))
@@ -112,10 +116,19 @@ func (st *opStream) runReads(ctx context.Context, b *readBatch) []outcome {
 		}
 	}
 	took := time.Since(b.started)
+	answered := answers[:0]
 	for i, kind := range b.kinds {
+		switch {
+		case kinds[i] == fserr.Locked && b.inline:
+			answers[i].result = encodeResult(st.readInTime(b, b.ops[i], kind))
+		case kinds[i] == fserr.Locked:
+			st.readLater(b, i)
+			continue
+		}
 		b.h.metrics.observe(kind, kinds[i], took)
+		answered = append(answered, answers[i])
 	}
-	return answers
+	return answered
 }
 
 // query answers the batch from one snapshot. A panic becomes an error: a read

@@ -37,6 +37,7 @@ type Server struct {
 	host    *raftgroup.Host
 	front   *service.Server
 	events  *eventHub
+	peers   peers
 	usage   *usageCache
 	signer  capability.Signer
 	disk    *disk
@@ -175,6 +176,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.alive != nil {
 		s.alive.Close(ctx)
 	}
+	s.peers.close()
 	s.closeDataPlane()
 	s.place.Close()
 	s.dir.close()

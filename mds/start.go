@@ -242,6 +242,7 @@ func (s *Server) openState() (err error) {
 // serve starts the goroutines of a node whose state is open.
 func (s *Server) serve() {
 	canopyv1.RegisterMetadataServer(s.front.GRPC(), &metadataService{server: s})
+	canopyv1.RegisterTransactionServer(s.front.GRPC(), &transactionService{server: s})
 	canopyv1.RegisterClusterServer(s.front.GRPC(), &clusterService{server: s})
 	canopyv1.RegisterAdminServer(s.front.GRPC(), &adminService{server: s})
 	canopyv1.RegisterMigrationServer(s.front.GRPC(), &migrationService{server: s})

@@ -41,11 +41,14 @@ type tenure struct {
 
 	locks *lockTable
 	moves *mover
+
+	txns      *txnTable
+	txnRoutes txnRoutes
 }
 
 func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
 	t := &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{},
-		came: map[base.SubtreeID]time.Time{}}
+		came: map[base.SubtreeID]time.Time{}, txns: newTxnTable()}
 	t.locks = newLockTable(t)
 	t.moves = newMover(t)
 	return t
@@ -60,6 +63,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.deletionLoop(); return nil })
 	t.tasks.Go(func() error { t.cutLoop(); return nil })
 	t.tasks.Go(func() error { t.quotaLoop(); return nil })
+	t.tasks.Go(func() error { t.txnLoop(); return nil })
 	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
 	t.tasks.Go(func() error { t.moves.loop(); return nil })
 }

@@ -94,7 +94,7 @@ func writePolicy(t *table, r policyReport) {
 }
 
 func (a *app) policyCommand() *cobra.Command {
-	return group("policy", "Layout of the files that are made below a directory", a.policySet(), a.policyShow(), a.policyUnset(), a.policyList())
+	return group("policy", "Layout of the files, and shard of the directories, that are made below a directory", a.policySet(), a.policyShow(), a.policyUnset(), a.policyList())
 }
 
 const policyKeys = `  stripes=COUNTxSIZE[,OFFSET:COUNTxSIZE...]  columns and stripe unit, by offset in the file: 16x8M, 1x1M,1M:4x4M
@@ -102,6 +102,8 @@ const policyKeys = `  stripes=COUNTxSIZE[,OFFSET:COUNTxSIZE...]  columns and str
   data=replica:N                             copies, 1 to 5 (ec:K+M is refused so far)
   sync=data|none                             whether fsync waits for the disks
   direct=on|off                              past the page cache, so that its writers do not wait for each other
+  spread=children|none                       each new directory in this one (not below) starts a subtree, on a shard of its own choice
+  pin=SHARD                                  new directories, and what is made in them, go to this shard
 `
 
 func (a *app) policySet() *cobra.Command {

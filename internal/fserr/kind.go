@@ -71,6 +71,7 @@ const (
 	Malformed      Kind = 76 // a message that cannot be decoded or breaks the protocol
 	NoCapability   Kind = 77 // a data server was shown no capability that allows the call (PROTOCOLS J4)
 	WrongVersion   Kind = 78 // the caller speaks a version of the protocol that the server does not
+	CrossSubtree   Kind = 85 // the operation touches several subtrees: it takes a transaction (PROTOCOLS D)
 )
 
 type row struct {
@@ -129,6 +130,7 @@ var table = map[Kind]row{
 	WrongCluster:   {"wrong cluster", syscall.EIO, codes.FailedPrecondition},
 	WrongVersion:   {"wrong version", syscall.EPROTO, codes.FailedPrecondition},
 	NoCapability:   {"no capability", syscall.EACCES, codes.PermissionDenied},
+	CrossSubtree:   {"several subtrees", syscall.EXDEV, codes.FailedPrecondition},
 	Malformed:      {"malformed message", syscall.EIO, codes.InvalidArgument},
 }
 

@@ -1,4 +1,4 @@
-// Package policy says what layout policies mean: what the classes set, how what
+// Package policy says what directory policies mean: what the classes set, how what
 // is set on a directory overrides what it inherits, and which layout comes out
 // for a new file. It is pure and shared by the metadata service, which decides by
 // it when a file is made, and by mdsctl, which explains the decision.
@@ -22,10 +22,12 @@ const (
 	Data
 	Sync
 	Direct
-	Keys // how many there are
+	Spread // of new directories: not inherited
+	Pin    // of new directories
+	Keys   // how many there are
 )
 
-var keyNames = [Keys]string{"stripes", "data", "sync", "direct"}
+var keyNames = [Keys]string{"stripes", "data", "sync", "direct", "spread", "pin"}
 
 func (k Key) String() string { return keyNames[k] }
 
@@ -137,6 +139,8 @@ type Effective struct {
 	Direct  bool
 	Auto    bool   // stripes follow what is seen of the files
 	Level   uint32 // what auto chose
+	Spread  bool   // each new directory starts a subtree
+	Pin     uint64 // the shard of new directories; 0: their parent's
 	From    [Keys]Source
 }
 
@@ -144,12 +148,13 @@ type Effective struct {
 // what was set on it (nil: nothing), level what auto has chosen for it. The zero
 // Effective holds above the root.
 func (e Effective) Below(dir uint64, own *canopyv1.LayoutPolicy, level uint32) Effective {
+	e.Spread, e.From[Spread] = false, Source{}
 	if own.GetClass() != "" {
 		c := classes[own.Class]
 		from := Source{dir, own.Class}
 		if c.resets {
-			e = Effective{}
-			for k := range e.From {
+			e = Effective{Pin: e.Pin, From: e.From} // a class is about files
+			for k := range Spread {
 				e.From[k] = from
 			}
 		}
@@ -181,7 +186,40 @@ func (e Effective) with(p *canopyv1.LayoutPolicy, pool uint64, from Source) Effe
 	if p != nil && p.Direct != nil {
 		e.Direct, e.From[Direct] = *p.Direct, from
 	}
+	if sets(p, Spread) {
+		e.Spread, e.From[Spread] = p.Spread == SpreadChildren, from
+	}
+	if sets(p, Pin) {
+		e.Pin, e.From[Pin] = p.Pin, from
+	}
 	return e
+}
+
+// SpreadChildren is the value of spread that puts each new directory into a
+// subtree of its own.
+const SpreadChildren = "children"
+
+// Inherited returns what a directory below would inherit as a policy of its own,
+// nil if that is nothing: what the root of a new subtree keeps, since no directory
+// above is in its subtree.
+func (e Effective) Inherited() *canopyv1.LayoutPolicy {
+	p := &canopyv1.LayoutPolicy{Stripes: e.Stripes, Data: e.Data, Pin: e.Pin}
+	if e.Data != nil {
+		p.Pool = e.Pool
+	}
+	if e.Auto {
+		p.Class, p.Stripes = Auto, nil
+	}
+	if e.NoSync {
+		p.Sync = canopyv1.LayoutSync_LAYOUT_SYNC_NONE
+	}
+	if e.Direct {
+		p.Direct = on(true)
+	}
+	if isEmpty(p) {
+		return nil
+	}
+	return p
 }
 
 // Layout returns the layout of a new file; standard is what it is where no policy
@@ -221,7 +259,7 @@ func Merge(old, set *canopyv1.LayoutPolicy, clear []string) (*canopyv1.LayoutPol
 		}
 		out.Class, out.ClassPool = set.Class, set.ClassPool
 		for k := range Keys {
-			if c.resets || sets(c.policy, k) || k == Stripes && set.Class == Auto {
+			if c.resets && k < Spread || sets(c.policy, k) || k == Stripes && set.Class == Auto {
 				drop(out, k.String())
 			}
 		}
@@ -242,6 +280,10 @@ func sets(p *canopyv1.LayoutPolicy, k Key) bool {
 		return p.GetData() != nil
 	case Sync:
 		return p.GetSync() != canopyv1.LayoutSync_LAYOUT_SYNC_UNSET
+	case Spread:
+		return p.GetSpread() != ""
+	case Pin:
+		return p.GetPin() != 0
 	}
 	return p != nil && p.Direct != nil
 }
@@ -260,6 +302,12 @@ func take(p, from *canopyv1.LayoutPolicy) {
 	if sets(from, Direct) {
 		p.Direct = from.Direct
 	}
+	if sets(from, Spread) {
+		p.Spread = from.Spread
+	}
+	if sets(from, Pin) {
+		p.Pin = from.Pin
+	}
 }
 
 func drop(p *canopyv1.LayoutPolicy, name string) bool {
@@ -274,6 +322,10 @@ func drop(p *canopyv1.LayoutPolicy, name string) bool {
 		p.Sync = canopyv1.LayoutSync_LAYOUT_SYNC_UNSET
 	case "direct":
 		p.Direct = nil
+	case "spread":
+		p.Spread = ""
+	case "pin":
+		p.Pin = 0
 	default:
 		return false
 	}
@@ -281,7 +333,7 @@ func drop(p *canopyv1.LayoutPolicy, name string) bool {
 }
 
 func isEmpty(p *canopyv1.LayoutPolicy) bool {
-	return p.Class == "" && !slices.ContainsFunc([]Key{Stripes, Data, Sync, Direct}, func(k Key) bool { return sets(p, k) })
+	return p.Class == "" && !slices.ContainsFunc([]Key{Stripes, Data, Sync, Direct, Spread, Pin}, func(k Key) bool { return sets(p, k) })
 }
 
 func validate(p *canopyv1.LayoutPolicy) error {
@@ -300,6 +352,8 @@ func validate(p *canopyv1.LayoutPolicy) error {
 		return invalid("how data is kept and its pool go together")
 	case p.Sync > canopyv1.LayoutSync_LAYOUT_SYNC_NONE || p.Sync < 0:
 		return invalid("sync is data or none")
+	case p.Spread != "" && p.Spread != SpreadChildren && p.Spread != "none":
+		return invalid("spread is children or none")
 	}
 	return nil
 }

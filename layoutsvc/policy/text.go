@@ -109,6 +109,16 @@ func Set(p *canopyv1.LayoutPolicy, key, value string) (err error) {
 			return invalid("direct=%s: want on or off", value)
 		}
 		p.Direct = on(value == "on")
+	case "spread":
+		if value != SpreadChildren && value != "none" {
+			return invalid("spread=%s: want children or none", value)
+		}
+		p.Spread = value
+	case "pin":
+		p.Pin, err = strconv.ParseUint(value, 10, 64)
+		if err != nil || p.Pin == 0 {
+			return invalid("pin=%s: want the number of a shard", value)
+		}
 	default:
 		return invalid("there is no key %q: want stripe-size, stripe-count, or one of class, %s", key, strings.Join(keyNames[:], ", "))
 	}
@@ -131,6 +141,16 @@ func (e Effective) Text(k Key, standard *canopyv1.Layout, class string) string {
 			return "none"
 		}
 		return "data"
+	case Spread:
+		if e.Spread {
+			return SpreadChildren
+		}
+		return "none"
+	case Pin:
+		if e.Pin == 0 {
+			return "none"
+		}
+		return strconv.FormatUint(e.Pin, 10)
 	}
 	if e.Direct {
 		return "on"

@@ -117,11 +117,13 @@ func (b *batch) set(key []byte, v value) error {
 func (b *batch) enter(s *subtree) {
 	b.sub = s
 	b.subtree, b.epoch, b.root, b.quotas, b.carve = s.id, s.Epoch, s.Root, len(s.quotas) > 0, s.Carve
+	b.locks.any = s.Intents > 0
 }
 
 // run applies one command and returns its encoded result.
 func (b *batch) run(c *canopyv1.Command) ([]byte, error) {
 	b.client, b.seq, b.floor = base.ClientID(c.Client), base.Seq(c.Op.GetSeq()), base.Seq(c.Floor)
+	b.locks = locks{bypassed: c.Op == nil || c.Op.Subtree == uint64(base.ShardMeta)}
 	if c.Op == nil {
 		if c.Client != 0 {
 			return encode(failure(fserr.Malformed))
@@ -209,7 +211,10 @@ func outcome(op *canopyv1.Op, r *canopyv1.Result, err error) (*canopyv1.Result, 
 		if r := e.redirect(op); r != nil {
 			return r, nil
 		}
-		err = fserr.CrossDevice
+		err = fserr.CrossSubtree
+	}
+	if e, ok := err.(*blocked); ok {
+		return e.result(), nil
 	}
 	k, ok := err.(fserr.Kind)
 	if !ok {

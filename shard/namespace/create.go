@@ -151,6 +151,9 @@ func mkdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := b.placed(d); err != nil {
+		return nil, err
+	}
 	more, err := b.adding(d.Ino, 1, 0)
 	if err != nil {
 		return nil, err

@@ -135,7 +135,8 @@ func (v *view) viewIn(subtree base.SubtreeID) (*view, error) {
 	if err != nil || s == nil {
 		return nil, err
 	}
-	return &view{r: v.r, id: v.id, hash: v.hash, subtree: subtree, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve}, nil
+	return &view{r: v.r, id: v.id, hash: v.hash, subtree: subtree, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
+		locks: locks{any: s.Intents > 0, past: v.locks.past}}, nil
 }
 
 // holderView is viewIn for the holder's own work: MovedError if the subtree is not

@@ -226,6 +226,9 @@ func rmdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if o.dir.Entries > 0 {
 		return nil, fserr.NotEmpty
 	}
+	if err := b.mayRemove(o.dir.Ino); err != nil {
+		return nil, err
+	}
 	less, err := b.losing(o)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ type Machine struct {
 
 	// What Load read and Apply keeps equal to the stored state. Apply's alone.
 	state    *schema.ShardState // nil: no bootstrap yet
+	lease    base.LeaseEpoch    // in which Apply runs
 	sessions map[base.ClientID]*schema.Session
 	ended    map[base.ClientID]*schema.Ended
 	subtrees map[base.SubtreeID]*subtree
@@ -107,6 +108,13 @@ func (m *Machine) Query(r shard.Reader, op *canopyv1.Op) *canopyv1.Result {
 		}
 		return result
 	}
+	return m.QueryPast(r, op, nil)
+}
+
+// QueryPast is Query that passes by the intents of the transactions in undecided,
+// none of which was decided as of r: it answers what was before them. Whoever
+// meets another gets Locked with blocked_by (PROTOCOLS D3).
+func (m *Machine) QueryPast(r shard.Reader, op *canopyv1.Op, undecided map[schema.TxnID]bool) *canopyv1.Result {
 	v, redirect, err := m.viewOf(r, op)
 	if err != nil {
 		return failure(err)
@@ -114,6 +122,7 @@ func (m *Machine) Query(r shard.Reader, op *canopyv1.Op) *canopyv1.Result {
 	if redirect != nil {
 		return redirect
 	}
+	v.locks.past = undecided
 	handler := queryHandler(op)
 	if handler == nil {
 		return failure(fserr.Malformed)
@@ -152,7 +161,8 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
 		return nil, redirect, nil
 	}
-	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve}, nil, nil
+	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
+		locks: locks{any: s.Intents > 0}}, nil, nil
 }
 
 // route returns how an operation is refused that s, the state of its subtree
@@ -161,6 +171,9 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 func route(op *canopyv1.Op, s *schema.Subtree) *canopyv1.Result {
 	if s.State == schema.Active && op.GetEpoch() <= uint64(s.Epoch) {
 		return nil
+	}
+	if s.State == schema.Removed {
+		return &canopyv1.Result{Error: uint32(fserr.Stale)}
 	}
 	r := &canopyv1.Redirect{Subtree: op.GetSubtree(), Epoch: uint64(s.Epoch)}
 	switch s.State {
@@ -179,6 +192,9 @@ func route(op *canopyv1.Op, s *schema.Subtree) *canopyv1.Result {
 // failure returns the result of an operation that failed. An error that is no
 // Kind comes from storage or a damaged value.
 func failure(err error) *canopyv1.Result {
+	if e, ok := err.(*blocked); ok {
+		return e.result()
+	}
 	if k, ok := err.(fserr.Kind); ok {
 		return &canopyv1.Result{Error: uint32(k)}
 	}

@@ -14,6 +14,9 @@ type position struct {
 
 // position finds where an absent name goes.
 func (b *batch) position(s slot, dir base.Ino) (position, error) {
+	if err := b.closing(dir); err != nil {
+		return position{}, err
+	}
 	at, probe, err := b.freePosition(s, dir)
 	return position{at, probe}, err
 }

@@ -183,6 +183,9 @@ func (v *view) directoryObject(ino base.Ino) (*object, error) {
 }
 
 func (v *view) record(ino base.Ino) (*object, error) {
+	if err := v.homeLocked(ino); err != nil {
+		return nil, err
+	}
 	b, found, err := v.r.Get(schema.InodeKey(v.id, v.subtree, ino))
 	if err != nil {
 		return nil, err
@@ -199,6 +202,9 @@ func (v *view) record(ino base.Ino) (*object, error) {
 
 // orphan finds an unlinked file. (A removed directory is found by its header.)
 func (v *view) orphan(ino base.Ino) (*object, error) {
+	if err := v.homeLocked(ino); err != nil {
+		return nil, err
+	}
 	b, found, err := v.r.Get(schema.OrphanKey(v.id, v.subtree, ino))
 	if err != nil {
 		return nil, err

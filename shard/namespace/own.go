@@ -36,6 +36,16 @@ func (b *batch) runOwn(c *canopyv1.Command) (*canopyv1.Result, error) {
 		return b.moveStep(own.Move)
 	case *canopyv1.Command_Import:
 		return b.takeIn(own.Import)
+	case *canopyv1.Command_TxnPrepare:
+		return b.prepare(own.TxnPrepare)
+	case *canopyv1.Command_TxnDecide:
+		return b.decide(own.TxnDecide)
+	case *canopyv1.Command_TxnCommit:
+		return b.commit(own.TxnCommit)
+	case *canopyv1.Command_TxnAbort:
+		return b.abort(own.TxnAbort)
+	case *canopyv1.Command_TxnForget:
+		return b.forget(own.TxnForget)
 	case *canopyv1.Command_Checksum:
 		return &canopyv1.Result{}, nil // raftgroup makes it
 	}

@@ -42,6 +42,11 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.isDir() {
+		if err := there.namesLocked(o.dir.Ino); err != nil {
+			return nil, err
+		}
+	}
 	r.Attr = there.attr(o)
 	r.DataRights = uint32(identityOf(op.Cred).dataRights(o))
 	return r, nil
@@ -52,6 +57,11 @@ func getAttr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	o, err := v.resolve(c.Place)
 	if err != nil {
 		return nil, err
+	}
+	if o.isDir() {
+		if err := v.namesLocked(o.dir.Ino); err != nil {
+			return nil, err
+		}
 	}
 	r := v.answer(o)
 	if c.DataRights != 0 {

@@ -53,7 +53,7 @@ func (b *batch) quotasAbove(dir base.Ino) ([]*quota, error) {
 			return nil, err
 		}
 		if d.ParentSubtree != b.subtree {
-			break // a detached part
+			break // a detached part: no quota reaches over subtrees
 		}
 		at = d.Parent
 	}

@@ -31,6 +31,9 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if c.Cookie > uint64(schema.LastCookie) {
 		return nil, fserr.Invalid
 	}
+	if err := v.namesLocked(d.Ino); err != nil {
+		return nil, err
+	}
 	p := page{plus: c.Plus, mark: c.Mark, entries: int(c.MaxEntries), bytes: int(c.MaxBytes)}
 	p.bound()
 	if p.mark == 0 {
@@ -100,6 +103,8 @@ func (v *view) dirEntry(e *schema.Dentry, at base.Cookie, plus bool) *canopyv1.D
 	switch {
 	case e.Kind == schema.Directory, e.Kind == schema.Link && e.Subtree != v.subtree:
 		x.Subtree = uint64(e.Subtree)
+	case e.Kind == schema.Link && e.Subtree != v.subtree:
+		x.Subtree = uint64(e.Subtree)
 	case e.Kind == schema.Embedded && plus:
 		x.Attr = v.inodeAttr(e.Inode)
 	}
@@ -124,7 +129,7 @@ func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 			}
 			continue
 		}
-		if !links {
+		if !links || x.Subtree != 0 {
 			continue
 		}
 		if err := v.fillLink(x); err != nil {

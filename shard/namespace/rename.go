@@ -122,6 +122,17 @@ func (b *batch) mayMove(m *move) error {
 	if err := b.noCycle(m); err != nil {
 		return err
 	}
+	if err := m.permitted(); err != nil {
+		return err
+	}
+	if !m.exchange && m.to != nil && m.to.isDir() {
+		return b.mayRemove(m.to.dir.Ino)
+	}
+	return nil
+}
+
+// permitted checks permissions and types, and that what is replaced is empty.
+func (m *move) permitted() error {
 	_, uid, _ := m.from.owner()
 	if err := m.who.mayTakeName(m.src, uid); err != nil {
 		return err
@@ -161,12 +172,18 @@ func (b *batch) mayMove(m *move) error {
 	return nil
 }
 
-// noCycle refuses a move of a directory below itself (PROTOCOLS D6). Both walks
-// up end at the root of the one subtree, so the move is local: no other shard can
-// move a directory at the same time.
+// noCycle refuses a move of a directory below itself (PROTOCOLS D6). The move is
+// local only if both walks up end at the root of the one subtree and no transaction
+// keeps its directories where they are: then no other shard can move a directory in
+// between. Else it is elsewhere's: a transaction.
 func (b *batch) noCycle(m *move) error {
 	if m.src == m.dst {
 		return nil
+	}
+	if m.from.isDir() || m.exchange && m.to.isDir() {
+		if err := b.mayMoveHere(m); err != nil {
+			return err
+		}
 	}
 	if m.from.isDir() {
 		below, err := b.isBelow(m.dst, m.from.ino())

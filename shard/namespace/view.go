@@ -22,6 +22,7 @@ type view struct {
 	carve   schema.Carve         // of the subtree
 	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
 	layout  sharedLayout
+	locks   locks
 }
 
 // sharedLayout is the last layout that was answered. A directory's new files have
@@ -156,6 +157,9 @@ func (v *view) findBy(get getter, d *directory, name []byte) (slot, error) {
 func (v *view) probe(get getter, dir base.Ino, name []byte) (slot, error) {
 	s := slot{hash: v.hash(name)}
 	at := s.hash.Cookie(0)
+	if err := v.nameLocked(dir, at, name); err != nil {
+		return s, err
+	}
 	b, found, err := get(schema.DentryKey(v.id, v.subtree, dir, at))
 	if err != nil || !found {
 		return s, err

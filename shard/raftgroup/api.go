@@ -25,6 +25,12 @@ type Machine interface {
 	Apply(w shard.Writer, timeNS int64, commands [][]byte) (results [][]byte, err error)
 }
 
+// LeaseFollower is a Machine that is to know in which lease epoch an entry is
+// (PROTOCOLS D1): InEpoch is called before each Apply.
+type LeaseFollower interface {
+	InEpoch(epoch base.LeaseEpoch)
+}
+
 // Store is what a Host needs of the node's store. *store.Store fulfils it and
 // says what the methods do.
 type Store interface {

@@ -103,6 +103,9 @@ func (m *stateMachine) apply(b shard.Batch, raw sm.Entry) error {
 	if ok {
 		m.rec = next
 		if len(e.commands) > 0 {
+			if f, ok := m.machine.(LeaseFollower); ok {
+				f.InEpoch(next.Epoch)
+			}
 			results, err := m.machine.Apply(b, next.TimeNS, e.commands)
 			if err != nil {
 				return err

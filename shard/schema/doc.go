@@ -17,6 +17,7 @@
 //	  10 session    client              Session (C3)
 //	  11 ended      client              Ended: what an ended session had used up (C3)
 //	  20 import     subtree             Import: a subtree that comes, or came (E1)
+//	  28 decision   txn                 Decision: to be committed in other shards (D1, D4)
 //	  f0 applied, f1 lease              replica.go
 //	any other subtree:
 //	  01 subtree state                  Subtree: epoch, state, root
@@ -37,6 +38,11 @@
 //	  98 policy     dir                 Policy: what new files below get
 //	  a0 forward    dir                 Forward: the subtree that a carve puts, or put, the directory into (E7)
 //	  a1 move                           Move: the subtree, or a part of it, goes to another shard (E2)
+//	  a8 prepared   txn                 Prepared: what a transaction has locked here (D2)
+//	  a9 intent     dir cookie name     Intent on a name
+//	  aa home lock  ino                 Intent on a directory's header or a file's record (D5)
+//	  ab no moves   txn                 Intent: directories stay where they are (D6)
+//	  ac move lock                      Intent: the cluster's lock of directory moves (D6)
 //
 // The cookie of a dentry (63 bits, shard.Hash and 7 collision bits) belongs to one
 // name at a time, so the name itself stands in the value: one Get of (dir, hash,
@@ -52,5 +58,6 @@ package schema
 //
 //   - 2: ACLs of inodes and headers; file locks.
 //   - 3: quotas; the names of de-inlined inodes; layout policies.
-//   - 4: forwards of carved directories; moves and imports of subtrees.
+//   - 4: forwards of carved directories; moves and imports of subtrees; transactions
+//     over them.
 const FormatVersion = 4

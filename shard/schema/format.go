@@ -14,11 +14,12 @@ var kindNames = map[Kind]string{
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
 	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
 	KindPolicy: "policy", KindForward: "forward", KindMove: "move",
-	KindSubtree: "subtree",
+	KindSubtree:  "subtree",
+	KindPrepared: "prepared", KindIntent: "intent", KindHomeLock: "home-lock", KindNoMoves: "no-moves", KindMoveLock: "move-lock",
 }
 
 var shardKindNames = map[Kind]string{
-	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import",
+	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindDecision: "decision",
 	Kind(kindApplied): "applied", Kind(kindLease): "lease",
 }
 
@@ -59,9 +60,14 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 	}
 	n := binary.BigEndian.Uint64(rest)
 	tail := rest[8:]
+	if t, ok := TxnIn(append(make([]byte, prefixBytes), rest...)); ok && (ofShard || kind == KindPrepared || kind == KindNoMoves) {
+		return " " + t.String()
+	}
 	switch {
 	case ofShard && kind == KindImport:
 		return fmt.Sprintf(" %d%s", n, formatTail(tail))
+	case kind == KindIntent && len(tail) >= 8:
+		return fmt.Sprintf(" dir=%d at=%x %q", n, binary.BigEndian.Uint64(tail), tail[8:])
 	case ofShard:
 		return fmt.Sprintf(" %v%s", base.ClientID(n), formatTail(tail))
 	case kind == KindLockClient && len(tail) == 8:
@@ -133,6 +139,8 @@ func FormatValue(key, value []byte) string {
 		return v.String()
 	case *Names:
 		return v.String()
+	case fmt.Stringer:
+		return v.String()
 	case *Locator:
 		return fmt.Sprintf("dir=%d name=%q", v.Dir, v.Name)
 	case *Relocation:
@@ -152,6 +160,8 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 			return DecodeEnded(value)
 		case KindImport:
 			return DecodeImport(value)
+		case KindDecision:
+			return DecodeDecision(value)
 		}
 		return nil, nil
 	}
@@ -201,6 +211,10 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeForward(value)
 	case KindMove:
 		return DecodeMove(value)
+	case KindPrepared:
+		return DecodePrepared(value)
+	case KindIntent, KindHomeLock, KindNoMoves, KindMoveLock:
+		return DecodeIntent(value)
 	}
 	return nil, nil
 }
@@ -266,6 +280,9 @@ func (s *Subtree) String() string {
 	t := fmt.Sprintf("{Epoch:%d State:%v Root:%d ToShard:%d Quotas:%d", s.Epoch, s.State, s.Root, s.ToShard, s.Quotas)
 	if s.Carve.Into != 0 {
 		t += fmt.Sprintf(" Carve:%+v", s.Carve)
+	}
+	if s.Intents > 0 {
+		t += fmt.Sprintf(" Intents:%d", s.Intents)
 	}
 	return t + "}"
 }

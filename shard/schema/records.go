@@ -43,6 +43,7 @@ const (
 	Frozen    OwnState = 2
 	Importing OwnState = 3
 	HandedOff OwnState = 4
+	Removed   OwnState = 5 // its root was removed and nothing is left: the id stays taken (PROTOCOLS A7)
 )
 
 // String returns the state in words.
@@ -56,6 +57,8 @@ func (s OwnState) String() string {
 		return "importing"
 	case HandedOff:
 		return "handed-off"
+	case Removed:
+		return "removed"
 	}
 	return "unknown"
 }
@@ -68,6 +71,7 @@ type Subtree struct {
 	ToShard base.ShardID // HandedOff: the new owner, under Epoch
 	Quotas  uint64       // accounts in it
 	Carve   Carve
+	Intents uint64 // transactions that have prepared something in it (PROTOCOLS D2)
 }
 
 // Carve is the part of a subtree that is being made a subtree of its own. Its
@@ -84,7 +88,8 @@ const (
 	subtreeHasQuotas = 0x80
 	subtreeHasCarve  = 0x40
 	subtreeCarveDone = 0x20
-	subtreeBits      = subtreeHasQuotas | subtreeHasCarve | subtreeCarveDone
+	subtreeHasIntent = 0x10
+	subtreeBits      = subtreeHasQuotas | subtreeHasCarve | subtreeCarveDone | subtreeHasIntent
 )
 
 // Append appends the encoding to dst.
@@ -99,6 +104,9 @@ func (s *Subtree) Append(dst []byte) []byte {
 	if s.Carve.Done {
 		state |= subtreeCarveDone
 	}
+	if s.Intents > 0 {
+		state |= subtreeHasIntent
+	}
 	dst = append(dst, valueVersion, state)
 	dst = putU64(putU64(putU64(dst, uint64(s.Epoch)), uint64(s.Root)), uint64(s.ToShard))
 	if s.Quotas > 0 {
@@ -106,6 +114,9 @@ func (s *Subtree) Append(dst []byte) []byte {
 	}
 	if s.Carve.Into != 0 {
 		dst = putU64(dst, uint64(s.Carve.Into))
+	}
+	if s.Intents > 0 {
+		dst = putU64(dst, s.Intents)
 	}
 	return dst
 }
@@ -122,6 +133,9 @@ func DecodeSubtree(b []byte) (*Subtree, error) {
 		s.Carve.Into = base.SubtreeID(d.u64())
 	}
 	s.Carve.Done = state&subtreeCarveDone != 0
+	if state&subtreeHasIntent != 0 {
+		s.Intents = d.u64()
+	}
 	return s, d.done("subtree state")
 }
 

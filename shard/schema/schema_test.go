@@ -63,10 +63,11 @@ func samples() []sample {
 		{"session", SessionKey(1, 0xa1), &Session{"host", 7, "/mnt", 1000, 2, 3}, decoderOf(DecodeSession)},
 		{"ended", EndedKey(1, 0xa1), &Ended{1000, 77}, decoderOf(DecodeEnded)},
 		{"import", ImportKey(1, 1), &Import{ImportRunning, true, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}}, decoderOf(DecodeImport)},
-		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}}, decoderOf(DecodeSubtree)},
-		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}}, decoderOf(DecodeSubtree)},
-		{"subtree under a carve", SubtreeKey(1, 1), &Subtree{3, Frozen, 1, 0, 2, Carve{1<<44 | 7, false}}, decoderOf(DecodeSubtree)},
-		{"carved subtree", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 0, Carve{1<<44 | 7, true}}, decoderOf(DecodeSubtree)},
+		{"decision", DecisionKey(1, TxnID{1, 5, 7}), &Decision{99, []Share{{2, 1, []byte("c")}}}, decoderOf(DecodeDecision)},
+		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}, 0}, decoderOf(DecodeSubtree)},
+		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}, 0}, decoderOf(DecodeSubtree)},
+		{"subtree under a carve", SubtreeKey(1, 1), &Subtree{3, Frozen, 1, 0, 2, Carve{1<<44 | 7, false}, 0}, decoderOf(DecodeSubtree)},
+		{"carved subtree", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 0, Carve{1<<44 | 7, true}, 3}, decoderOf(DecodeSubtree)},
 		{"forward", ForwardKey(1, 1, 2), &Forward{1<<44 | 7, 2, 1}, decoderOf(DecodeForward)},
 		{"counters", CountersKey(1, 1), &Counters{1, 2, 3}, decoderOf(DecodeCounters)},
 		{"header", HeaderKey(1, 1, 1<<44|2), sampleHeader(), decoderOf(DecodeHeader)},
@@ -98,6 +99,12 @@ func samples() []sample {
 		{"quota", QuotaKey(1, 1, 2), &Quota{5, true, false, 1 << 30, 1000, 99, Usage{7, 5000, 1}}, decoderOf(DecodeQuota)},
 		{"tally", QuotaKey(1, 1, 2), &Quota{5, false, true, 0, 0, 99, Usage{-7, -5000, 0}}, decoderOf(DecodeQuota)},
 		{"move", MoveKey(1, 1), &Move{MoveHandedOff, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 77, 4, 99}, decoderOf(DecodeMove)},
+		{"policy of placement", PolicyKey(1, 1, 4), &Policy{Spread: "children", Pin: 3}, decoderOf(DecodePolicy)},
+		{"prepared", PreparedKey(1, 1, TxnID{2, 5, 7}), &Prepared{99, [][]byte{IntentKey(1, 1, 2, 0x80, []byte("n"))[8:]}}, decoderOf(DecodePrepared)},
+		{"intent", IntentKey(1, 1, 2, 0x80, []byte("n")), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
+		{"home lock", HomeLockKey(1, 1, 2), &Intent{TxnID{2, 5, 7}, true}, decoderOf(DecodeIntent)},
+		{"no moves", NoMovesKey(1, 1, TxnID{2, 5, 7}), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
+		{"move lock", MoveLockKey(1, 1), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
 		{"names", NamesKey(1, 1, 12), &Names{[]base.Ino{2, 2, 3}}, decoderOf(DecodeNames)},
 	}
 }
@@ -148,7 +155,7 @@ func TestKeyOrder(t *testing.T) {
 		}
 	}
 	lo, hi = SubtreeRange(1, 1)
-	for _, s := range samples()[4:] {
+	for _, s := range samples()[5:] {
 		if bytes.Compare(s.key, lo) < 0 || bytes.Compare(s.key, hi) >= 0 {
 			t.Errorf("%s lies outside its subtree", s.name)
 		}

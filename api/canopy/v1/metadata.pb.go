@@ -1956,6 +1956,7 @@ type LinkCall struct {
 	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
 	Dir           uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
 	Name          []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	DirSubtree    uint64                 `protobuf:"varint,120,opt,name=dir_subtree,json=dirSubtree,proto3" json:"dir_subtree,omitempty"` // of dir, as the client believes; 0: the operation's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2009,6 +2010,13 @@ func (x *LinkCall) GetName() []byte {
 		return x.Name
 	}
 	return nil
+}
+
+func (x *LinkCall) GetDirSubtree() uint64 {
+	if x != nil {
+		return x.DirSubtree
+	}
+	return 0
 }
 
 type UnlinkCall struct {
@@ -3397,6 +3405,8 @@ type LayoutPolicy struct {
 	ClassPool     uint64                 `protobuf:"varint,5,opt,name=class_pool,json=classPool,proto3" json:"class_pool,omitempty"` // of the class, if that says how data is kept
 	Sync          LayoutSync             `protobuf:"varint,6,opt,name=sync,proto3,enum=canopy.v1.LayoutSync" json:"sync,omitempty"`
 	Direct        *bool                  `protobuf:"varint,7,opt,name=direct,proto3,oneof" json:"direct,omitempty"`
+	Spread        string                 `protobuf:"bytes,120,opt,name=spread,proto3" json:"spread,omitempty"` // children: each new child directory starts a subtree; none; "": not set, and not inherited
+	Pin           uint64                 `protobuf:"varint,121,opt,name=pin,proto3" json:"pin,omitempty"`      // the shard of new directories; 0: not set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3478,6 +3488,20 @@ func (x *LayoutPolicy) GetDirect() bool {
 		return *x.Direct
 	}
 	return false
+}
+
+func (x *LayoutPolicy) GetSpread() string {
+	if x != nil {
+		return x.Spread
+	}
+	return ""
+}
+
+func (x *LayoutPolicy) GetPin() uint64 {
+	if x != nil {
+		return x.Pin
+	}
+	return 0
 }
 
 // SetPolicyCall changes the policy of a directory: first what clear names goes,
@@ -3811,6 +3835,10 @@ type Result struct {
 	Move          *Move        `protobuf:"bytes,100,opt,name=move,proto3" json:"move,omitempty"`                               // of a step of a move: its state after it
 	MoveCounts    *MoveCounts  `protobuf:"bytes,101,opt,name=move_counts,json=moveCounts,proto3" json:"move_counts,omitempty"` // of a step of an import
 	Moves         uint64       `protobuf:"varint,140,opt,name=moves,proto3" json:"moves,omitempty"`                            // locate: changes with each entry of the shard that moves a subtree
+	BlockedBy     []*TxnId     `protobuf:"bytes,120,rep,name=blocked_by,json=blockedBy,proto3" json:"blocked_by,omitempty"`    // with LOCKED: whose intents were met
+	Facts         []*TxnFact   `protobuf:"bytes,121,rep,name=facts,proto3" json:"facts,omitempty"`                             // prepare of a transaction: one for each want
+	TimeNs        int64        `protobuf:"fixed64,122,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`           // prepare and decide: of the entry
+	Stored        []byte       `protobuf:"bytes,123,opt,name=stored,proto3" json:"stored,omitempty"`                           // prepare: the request was answered before, with this
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4025,6 +4053,34 @@ func (x *Result) GetMoves() uint64 {
 		return x.Moves
 	}
 	return 0
+}
+
+func (x *Result) GetBlockedBy() []*TxnId {
+	if x != nil {
+		return x.BlockedBy
+	}
+	return nil
+}
+
+func (x *Result) GetFacts() []*TxnFact {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *Result) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *Result) GetStored() []byte {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
 }
 
 type Redirect struct {
@@ -4620,7 +4676,7 @@ var File_api_canopy_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1dapi/canopy/v1/migration.proto\x1a\x1aapi/canopy/v1/layout.proto\"]\n" +
+	"\x1capi/canopy/v1/metadata.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1dapi/canopy/v1/migration.proto\x1a\x1aapi/canopy/v1/layout.proto\x1a\x1fapi/canopy/v1/transaction.proto\"]\n" +
 	"\x0eOperateRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1f\n" +
@@ -4747,11 +4803,13 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\fR\x06target\x12\x10\n" +
-	"\x03ino\x18\x04 \x01(\x04R\x03ino\"X\n" +
+	"\x03ino\x18\x04 \x01(\x04R\x03ino\"y\n" +
 	"\bLinkCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\fR\x04name\"2\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\x12\x1f\n" +
+	"\vdir_subtree\x18x \x01(\x04R\n" +
+	"dirSubtree\"2\n" +
 	"\n" +
 	"UnlinkCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
@@ -4865,7 +4923,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x06remove\x18\x04 \x01(\bR\x06remove\"6\n" +
 	"\fGetQuotaCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\"\x10\n" +
-	"\x0eListQuotasCall\"\x8b\x02\n" +
+	"\x0eListQuotasCall\"\xb5\x02\n" +
 	"\fLayoutPolicy\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x124\n" +
 	"\astripes\x18\x02 \x03(\v2\x1a.canopy.v1.LayoutComponentR\astripes\x12)\n" +
@@ -4874,7 +4932,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\n" +
 	"class_pool\x18\x05 \x01(\x04R\tclassPool\x12)\n" +
 	"\x04sync\x18\x06 \x01(\x0e2\x15.canopy.v1.LayoutSyncR\x04sync\x12\x1b\n" +
-	"\x06direct\x18\a \x01(\bH\x00R\x06direct\x88\x01\x01B\t\n" +
+	"\x06direct\x18\a \x01(\bH\x00R\x06direct\x88\x01\x01\x12\x16\n" +
+	"\x06spread\x18x \x01(\tR\x06spread\x12\x10\n" +
+	"\x03pin\x18y \x01(\x04R\x03pinB\t\n" +
 	"\a_direct\"b\n" +
 	"\rSetPolicyCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12)\n" +
@@ -4894,7 +4954,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xaf\a\n" +
+	"\x10CloseSessionCall\"\xbb\b\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -4928,7 +4988,12 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04move\x18d \x01(\v2\x0f.canopy.v1.MoveR\x04move\x126\n" +
 	"\vmove_counts\x18e \x01(\v2\x15.canopy.v1.MoveCountsR\n" +
 	"moveCounts\x12\x15\n" +
-	"\x05moves\x18\x8c\x01 \x01(\x04R\x05movesB\r\n" +
+	"\x05moves\x18\x8c\x01 \x01(\x04R\x05moves\x12/\n" +
+	"\n" +
+	"blocked_by\x18x \x03(\v2\x10.canopy.v1.TxnIdR\tblockedBy\x12(\n" +
+	"\x05facts\x18y \x03(\v2\x12.canopy.v1.TxnFactR\x05facts\x12\x17\n" +
+	"\atime_ns\x18z \x01(\x10R\x06timeNs\x12\x16\n" +
+	"\x06stored\x18{ \x01(\fR\x06storedB\r\n" +
 	"\v_room_bytes\"\x90\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
@@ -5084,7 +5149,9 @@ var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(*StatFs)(nil),              // 65: canopy.v1.StatFs
 	(*Move)(nil),                // 66: canopy.v1.Move
 	(*MoveCounts)(nil),          // 67: canopy.v1.MoveCounts
-	(*SubtreeMoved)(nil),        // 68: canopy.v1.SubtreeMoved
+	(*TxnId)(nil),               // 68: canopy.v1.TxnId
+	(*TxnFact)(nil),             // 69: canopy.v1.TxnFact
+	(*SubtreeMoved)(nil),        // 70: canopy.v1.SubtreeMoved
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	7,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
@@ -5168,27 +5235,29 @@ var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	45, // 78: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
 	66, // 79: canopy.v1.Result.move:type_name -> canopy.v1.Move
 	67, // 80: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
-	52, // 81: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	53, // 82: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	54, // 83: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	55, // 84: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	68, // 85: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
-	59, // 86: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	59, // 87: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	59, // 88: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	49, // 89: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	59, // 90: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	4,  // 91: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	50, // 92: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	56, // 93: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	5,  // 94: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	51, // 95: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	57, // 96: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	94, // [94:97] is the sub-list for method output_type
-	91, // [91:94] is the sub-list for method input_type
-	91, // [91:91] is the sub-list for extension type_name
-	91, // [91:91] is the sub-list for extension extendee
-	0,  // [0:91] is the sub-list for field type_name
+	68, // 81: canopy.v1.Result.blocked_by:type_name -> canopy.v1.TxnId
+	69, // 82: canopy.v1.Result.facts:type_name -> canopy.v1.TxnFact
+	52, // 83: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	53, // 84: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	54, // 85: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	55, // 86: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	70, // 87: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
+	59, // 88: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	59, // 89: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	59, // 90: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	49, // 91: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	59, // 92: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	4,  // 93: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	50, // 94: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	56, // 95: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	5,  // 96: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	51, // 97: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	57, // 98: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	96, // [96:99] is the sub-list for method output_type
+	93, // [93:96] is the sub-list for method input_type
+	93, // [93:93] is the sub-list for extension type_name
+	93, // [93:93] is the sub-list for extension extendee
+	0,  // [0:93] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -5199,6 +5268,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 	file_api_canopy_v1_common_proto_init()
 	file_api_canopy_v1_migration_proto_init()
 	file_api_canopy_v1_layout_proto_init()
+	file_api_canopy_v1_transaction_proto_init()
 	file_api_canopy_v1_metadata_proto_msgTypes[3].OneofWrappers = []any{
 		(*Op_Lookup)(nil),
 		(*Op_GetAttr)(nil),

@@ -2011,6 +2011,13 @@ func (m *LinkCall) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DirSubtree != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DirSubtree))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xc0
+	}
 	if len(m.Name) > 0 {
 		i -= len(m.Name)
 		copy(dAtA[i:], m.Name)
@@ -3264,6 +3271,22 @@ func (m *LayoutPolicy) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Pin != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Pin))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xc8
+	}
+	if len(m.Spread) > 0 {
+		i -= len(m.Spread)
+		copy(dAtA[i:], m.Spread)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Spread)))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xc2
+	}
 	if m.Direct != nil {
 		i--
 		if *m.Direct {
@@ -3617,6 +3640,51 @@ func (m *Result) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x8
 		i--
 		dAtA[i] = 0xe0
+	}
+	if len(m.Stored) > 0 {
+		i -= len(m.Stored)
+		copy(dAtA[i:], m.Stored)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Stored)))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xda
+	}
+	if m.TimeNs != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.TimeNs))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xd1
+	}
+	if len(m.Facts) > 0 {
+		for iNdEx := len(m.Facts) - 1; iNdEx >= 0; iNdEx-- {
+			size, err := m.Facts[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
+			if err != nil {
+				return 0, err
+			}
+			i -= size
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+			i--
+			dAtA[i] = 0x7
+			i--
+			dAtA[i] = 0xca
+		}
+	}
+	if len(m.BlockedBy) > 0 {
+		for iNdEx := len(m.BlockedBy) - 1; iNdEx >= 0; iNdEx-- {
+			size, err := m.BlockedBy[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
+			if err != nil {
+				return 0, err
+			}
+			i -= size
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+			i--
+			dAtA[i] = 0x7
+			i--
+			dAtA[i] = 0xc2
+		}
 	}
 	if m.MoveCounts != nil {
 		size, err := m.MoveCounts.MarshalToSizedBufferVT(dAtA[:i])
@@ -5357,6 +5425,9 @@ func (m *LinkCall) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.DirSubtree != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DirSubtree))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -5851,6 +5922,13 @@ func (m *LayoutPolicy) SizeVT() (n int) {
 	if m.Direct != nil {
 		n += 2
 	}
+	l = len(m.Spread)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Pin != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Pin))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -6059,6 +6137,25 @@ func (m *Result) SizeVT() (n int) {
 	}
 	if m.MoveCounts != nil {
 		l = m.MoveCounts.SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if len(m.BlockedBy) > 0 {
+		for _, e := range m.BlockedBy {
+			l = e.SizeVT()
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
+	}
+	if len(m.Facts) > 0 {
+		for _, e := range m.Facts {
+			l = e.SizeVT()
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
+	}
+	if m.TimeNs != 0 {
+		n += 10
+	}
+	l = len(m.Stored)
+	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Moves != 0 {
@@ -10167,6 +10264,25 @@ func (m *LinkCall) UnmarshalVT(dAtA []byte) error {
 				m.Name = []byte{}
 			}
 			iNdEx = postIndex
+		case 120:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DirSubtree", wireType)
+			}
+			m.DirSubtree = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DirSubtree |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -13261,6 +13377,57 @@ func (m *LayoutPolicy) UnmarshalVT(dAtA []byte) error {
 			}
 			b := bool(v != 0)
 			m.Direct = &b
+		case 120:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Spread", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Spread = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
+		case 121:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Pin", wireType)
+			}
+			m.Pin = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Pin |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -14670,6 +14837,118 @@ func (m *Result) UnmarshalVT(dAtA []byte) error {
 			}
 			if err := m.MoveCounts.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
 				return err
+			}
+			iNdEx = postIndex
+		case 120:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field BlockedBy", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.BlockedBy = append(m.BlockedBy, &TxnId{})
+			if err := m.BlockedBy[len(m.BlockedBy)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 121:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Facts", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Facts = append(m.Facts, &TxnFact{})
+			if err := m.Facts[len(m.Facts)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 122:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field TimeNs", wireType)
+			}
+			m.TimeNs = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.TimeNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
+		case 123:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Stored", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Stored = append(m.Stored[:0], dAtA[iNdEx:postIndex]...)
+			if m.Stored == nil {
+				m.Stored = []byte{}
 			}
 			iNdEx = postIndex
 		case 140:

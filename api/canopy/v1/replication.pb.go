@@ -266,6 +266,11 @@ type Command struct {
 	//	*Command_TallyDone
 	//	*Command_Move
 	//	*Command_Import
+	//	*Command_TxnPrepare
+	//	*Command_TxnDecide
+	//	*Command_TxnCommit
+	//	*Command_TxnAbort
+	//	*Command_TxnForget
 	Own           isCommand_Own `protobuf_oneof:"own"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -426,6 +431,51 @@ func (x *Command) GetImport() *ImportCommand {
 	return nil
 }
 
+func (x *Command) GetTxnPrepare() *TxnPrepareCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TxnPrepare); ok {
+			return x.TxnPrepare
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTxnDecide() *TxnDecideCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TxnDecide); ok {
+			return x.TxnDecide
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTxnCommit() *TxnCommitCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TxnCommit); ok {
+			return x.TxnCommit
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTxnAbort() *TxnAbortCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TxnAbort); ok {
+			return x.TxnAbort
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetTxnForget() *TxnForgetCommand {
+	if x != nil {
+		if x, ok := x.Own.(*Command_TxnForget); ok {
+			return x.TxnForget
+		}
+	}
+	return nil
+}
+
 type isCommand_Own interface {
 	isCommand_Own()
 }
@@ -470,6 +520,26 @@ type Command_Import struct {
 	Import *ImportCommand `protobuf:"bytes,101,opt,name=import,proto3,oneof"` // of a shard that takes one in
 }
 
+type Command_TxnPrepare struct {
+	TxnPrepare *TxnPrepareCommand `protobuf:"bytes,120,opt,name=txn_prepare,json=txnPrepare,proto3,oneof"`
+}
+
+type Command_TxnDecide struct {
+	TxnDecide *TxnDecideCommand `protobuf:"bytes,121,opt,name=txn_decide,json=txnDecide,proto3,oneof"`
+}
+
+type Command_TxnCommit struct {
+	TxnCommit *TxnCommitCommand `protobuf:"bytes,122,opt,name=txn_commit,json=txnCommit,proto3,oneof"`
+}
+
+type Command_TxnAbort struct {
+	TxnAbort *TxnAbortCommand `protobuf:"bytes,123,opt,name=txn_abort,json=txnAbort,proto3,oneof"`
+}
+
+type Command_TxnForget struct {
+	TxnForget *TxnForgetCommand `protobuf:"bytes,124,opt,name=txn_forget,json=txnForget,proto3,oneof"`
+}
+
 func (*Command_Bootstrap) isCommand_Own() {}
 
 func (*Command_EndSessions) isCommand_Own() {}
@@ -489,6 +559,16 @@ func (*Command_TallyDone) isCommand_Own() {}
 func (*Command_Move) isCommand_Own() {}
 
 func (*Command_Import) isCommand_Own() {}
+
+func (*Command_TxnPrepare) isCommand_Own() {}
+
+func (*Command_TxnDecide) isCommand_Own() {}
+
+func (*Command_TxnCommit) isCommand_Own() {}
+
+func (*Command_TxnAbort) isCommand_Own() {}
+
+func (*Command_TxnForget) isCommand_Own() {}
 
 // BootstrapCommand makes the shard's initial state. With subtree != 0 the
 // shard becomes the owner of a new, empty subtree with root as its directory.
@@ -1020,7 +1100,7 @@ var File_api_canopy_v1_replication_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\x1a\x1dapi/canopy/v1/migration.proto\"\xcf\x01\n" +
+	"\x1fapi/canopy/v1/replication.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x1capi/canopy/v1/metadata.proto\x1a\x1dapi/canopy/v1/migration.proto\x1a\x1fapi/canopy/v1/transaction.proto\"\xcf\x01\n" +
 	"\tRaftEntry\x12\x1f\n" +
 	"\vlease_epoch\x18\x01 \x01(\x04R\n" +
 	"leaseEpoch\x12\x16\n" +
@@ -1036,7 +1116,7 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
 	"durationMs\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\x04R\binstance\"\xd4\x05\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\x8a\b\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +
@@ -1052,7 +1132,16 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"tally_done\x183 \x01(\v2\x1b.canopy.v1.TallyDoneCommandH\x00R\ttallyDone\x12,\n" +
 	"\x04move\x18d \x01(\v2\x16.canopy.v1.MoveCommandH\x00R\x04move\x122\n" +
-	"\x06import\x18e \x01(\v2\x18.canopy.v1.ImportCommandH\x00R\x06importB\x05\n" +
+	"\x06import\x18e \x01(\v2\x18.canopy.v1.ImportCommandH\x00R\x06import\x12?\n" +
+	"\vtxn_prepare\x18x \x01(\v2\x1c.canopy.v1.TxnPrepareCommandH\x00R\n" +
+	"txnPrepare\x12<\n" +
+	"\n" +
+	"txn_decide\x18y \x01(\v2\x1b.canopy.v1.TxnDecideCommandH\x00R\ttxnDecide\x12<\n" +
+	"\n" +
+	"txn_commit\x18z \x01(\v2\x1b.canopy.v1.TxnCommitCommandH\x00R\ttxnCommit\x129\n" +
+	"\ttxn_abort\x18{ \x01(\v2\x1a.canopy.v1.TxnAbortCommandH\x00R\btxnAbort\x12<\n" +
+	"\n" +
+	"txn_forget\x18| \x01(\v2\x1b.canopy.v1.TxnForgetCommandH\x00R\ttxnForgetB\x05\n" +
 	"\x03own\"\xd5\x01\n" +
 	"\x10BootstrapCommand\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
@@ -1128,8 +1217,13 @@ var file_api_canopy_v1_replication_proto_goTypes = []any{
 	(*Op)(nil),                  // 12: canopy.v1.Op
 	(*MoveCommand)(nil),         // 13: canopy.v1.MoveCommand
 	(*ImportCommand)(nil),       // 14: canopy.v1.ImportCommand
-	(*Layout)(nil),              // 15: canopy.v1.Layout
-	(*Place)(nil),               // 16: canopy.v1.Place
+	(*TxnPrepareCommand)(nil),   // 15: canopy.v1.TxnPrepareCommand
+	(*TxnDecideCommand)(nil),    // 16: canopy.v1.TxnDecideCommand
+	(*TxnCommitCommand)(nil),    // 17: canopy.v1.TxnCommitCommand
+	(*TxnAbortCommand)(nil),     // 18: canopy.v1.TxnAbortCommand
+	(*TxnForgetCommand)(nil),    // 19: canopy.v1.TxnForgetCommand
+	(*Layout)(nil),              // 20: canopy.v1.Layout
+	(*Place)(nil),               // 21: canopy.v1.Place
 }
 var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.RaftEntry.lease:type_name -> canopy.v1.LeaseCommand
@@ -1145,13 +1239,18 @@ var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	11, // 10: canopy.v1.Command.tally_done:type_name -> canopy.v1.TallyDoneCommand
 	13, // 11: canopy.v1.Command.move:type_name -> canopy.v1.MoveCommand
 	14, // 12: canopy.v1.Command.import:type_name -> canopy.v1.ImportCommand
-	15, // 13: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
-	16, // 14: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	15, // 13: canopy.v1.Command.txn_prepare:type_name -> canopy.v1.TxnPrepareCommand
+	16, // 14: canopy.v1.Command.txn_decide:type_name -> canopy.v1.TxnDecideCommand
+	17, // 15: canopy.v1.Command.txn_commit:type_name -> canopy.v1.TxnCommitCommand
+	18, // 16: canopy.v1.Command.txn_abort:type_name -> canopy.v1.TxnAbortCommand
+	19, // 17: canopy.v1.Command.txn_forget:type_name -> canopy.v1.TxnForgetCommand
+	20, // 18: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
+	21, // 19: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_replication_proto_init() }
@@ -1162,6 +1261,7 @@ func file_api_canopy_v1_replication_proto_init() {
 	file_api_canopy_v1_common_proto_init()
 	file_api_canopy_v1_metadata_proto_init()
 	file_api_canopy_v1_migration_proto_init()
+	file_api_canopy_v1_transaction_proto_init()
 	file_api_canopy_v1_replication_proto_msgTypes[2].OneofWrappers = []any{
 		(*Command_Bootstrap)(nil),
 		(*Command_EndSessions)(nil),
@@ -1173,6 +1273,11 @@ func file_api_canopy_v1_replication_proto_init() {
 		(*Command_TallyDone)(nil),
 		(*Command_Move)(nil),
 		(*Command_Import)(nil),
+		(*Command_TxnPrepare)(nil),
+		(*Command_TxnDecide)(nil),
+		(*Command_TxnCommit)(nil),
+		(*Command_TxnAbort)(nil),
+		(*Command_TxnForget)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

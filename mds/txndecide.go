@@ -1,0 +1,210 @@
+package mds
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/namespace"
+	"github.com/canopyfs/canopy/shard/schema"
+	"github.com/canopyfs/canopy/shard/txn"
+)
+
+// errUndecided is the error of a decision that may or may not be in the log.
+var errUndecided = errors.New("it is not known whether the decision is in the log")
+
+// decide puts the verdict into the log and has it carried out. It returns the
+// client's result as the log stored it.
+func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]byte, error) {
+	command, remote := x.decision(v)
+	if !x.c.Decide() {
+		return nil, fserr.Internal
+	}
+	answer, err := x.propose(ctx, command)
+	switch {
+	case err != nil:
+		if abort := x.c.Decided(verdictOf(err), v.Kind == fserr.OK, nil); abort != nil {
+			x.abort(abort)
+		}
+		return nil, err
+	case v.Kind != fserr.OK:
+		x.abort(x.c.Decided(txn.Accepted, false, nil))
+		return answer.Stored, nil
+	}
+	x.c.Decided(txn.Accepted, true, remote)
+	shares := command.GetTxnDecide().Shares
+	for _, s := range shares {
+		if base.ShardID(s.Shard) == x.t.h.shard {
+			x.t.committed(s.Commit)
+		}
+	}
+	if len(remote) == 0 {
+		x.t.txns.end(x.c.ID)
+		return answer.Stored, nil
+	}
+	done := x.t.finish(x.c, shares, answer.TimeNs)
+	if x.op.GetMkdir() != nil {
+		timer := time.NewTimer(commitPatience)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return answer.Stored, nil
+}
+
+// decision makes the command, and tells which participants have to confirm.
+func (x *transaction) decision(v *namespace.TxnVerdict) (command *canopyv1.Command, remote []txn.Participant) {
+	d := &canopyv1.TxnDecideCommand{Txn: x.c.ID.Proto(), Request: x.request, TimeNs: x.timeNS, Commit: v.Kind == fserr.OK, Result: encodeResult(v.Result)}
+	own := map[uint64]bool{}
+	for _, e := range v.Edits {
+		shard := e.Shard
+		if shard == 0 {
+			shard = x.shardOf(e.Subtree)
+		}
+		d.Shares = append(d.Shares, &canopyv1.TxnShare{Shard: uint64(shard),
+			Commit: &canopyv1.TxnCommitCommand{Txn: d.Txn, Subtree: uint64(e.Subtree), Edits: e.Edits}})
+		own[uint64(e.Subtree)] = true
+	}
+	for _, p := range x.c.Asked() {
+		switch {
+		case !d.Commit && p.Shard == x.t.h.shard:
+			d.Release = append(d.Release, uint64(p.Subtree))
+		case d.Commit && !own[uint64(p.Subtree)]:
+			// It was only asked: it gives its locks back with an empty commit.
+			d.Shares = append(d.Shares, &canopyv1.TxnShare{Shard: uint64(p.Shard),
+				Commit: &canopyv1.TxnCommitCommand{Txn: d.Txn, Subtree: uint64(p.Subtree)}})
+		}
+	}
+	for _, s := range d.Shares {
+		if base.ShardID(s.Shard) != x.t.h.shard {
+			remote = append(remote, txn.Participant{Shard: base.ShardID(s.Shard), Subtree: base.SubtreeID(s.Commit.Subtree)})
+		}
+	}
+	return &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: d}}, remote
+}
+
+// propose puts the decision into this term's log, again until the log says what it
+// made of it: only then is it known. The group refuses it once the term is over.
+func (x *transaction) propose(ctx context.Context, command *canopyv1.Command) (*canopyv1.Result, error) {
+	unknown := false
+	wait := retry{next: 5 * time.Millisecond, limit: 200 * time.Millisecond}
+	for {
+		answer, err := x.t.participate(x.t.ctx, command)
+		if err == nil && answer.Error == 0 {
+			return answer, nil
+		}
+		kind := fserr.KindOf(err)
+		if err == nil {
+			kind = fserr.Kind(answer.Error)
+		}
+		switch kind {
+		case fserr.TimedOut, fserr.Interrupted:
+			unknown = true
+		case fserr.Busy:
+			if err != nil { // the queue is full
+				break
+			}
+			fallthrough
+		default:
+			if unknown {
+				return nil, fserr.New(kind, "decide", errUndecided)
+			}
+			return nil, fserr.New(kind, "decide", err)
+		}
+		if !wait.sleep(x.t.ctx) {
+			return nil, fserr.New(fserr.NotReady, "decide", errUndecided)
+		}
+	}
+}
+
+func verdictOf(err error) txn.Verdict {
+	if errors.Is(err, errUndecided) {
+		return txn.NoAnswer
+	}
+	return txn.Refused
+}
+
+// abort gives back what participants may have locked. They are told in the
+// background: a participant that does not hear asks itself.
+func (x *transaction) abort(told []txn.Participant) {
+	t, id := x.t, x.c.ID
+	if told == nil && x.unknown() {
+		return // it stays in the table: it may be decided yet
+	}
+	byShard := map[base.ShardID][]uint64{}
+	for _, p := range told {
+		byShard[p.Shard] = append(byShard[p.Shard], uint64(p.Subtree))
+	}
+	// Nobody who asks from here on is told that it runs: it will not be decided.
+	t.txns.end(id)
+	for at, subtrees := range byShard {
+		command := &canopyv1.Command{Own: &canopyv1.Command_TxnAbort{TxnAbort: &canopyv1.TxnAbortCommand{Txn: id.Proto(), Subtrees: subtrees}}}
+		t.h.server.spawn(func() {
+			ctx, cancel := context.WithTimeout(t.ctx, peerTimeout)
+			defer cancel()
+			if _, err := t.h.server.tell(ctx, at, command); err != nil && ctx.Err() == nil {
+				t.h.server.log.Debug("a participant was not told of an abort: it will ask", "txn", id, "shard", at, "error", err)
+			}
+		})
+	}
+}
+
+// finish has the participants of other shards commit, again until each has
+// confirmed, and then forgets the decision. done is closed at the end.
+func (t *tenure) finish(c *txn.Coordinator, shares []*canopyv1.TxnShare, decidedNS int64) (done chan struct{}) {
+	done = make(chan struct{})
+	left := make(chan struct{}, len(shares))
+	count := 0
+	for _, s := range shares {
+		if base.ShardID(s.Shard) == t.h.shard {
+			continue
+		}
+		count++
+		s.Commit.TimeNs = decidedNS
+		if !t.h.server.spawn(func() {
+			if t.commitAt(base.ShardID(s.Shard), s.Commit) {
+				left <- struct{}{}
+			}
+		}) {
+			return done
+		}
+	}
+	t.h.server.spawn(func() {
+		defer close(done)
+		for range count {
+			select {
+			case <-left:
+			case <-t.ctx.Done():
+				return
+			}
+		}
+		command := &canopyv1.Command{Own: &canopyv1.Command_TxnForget{TxnForget: &canopyv1.TxnForgetCommand{Txn: c.ID.Proto()}}}
+		if _, err := t.propose(command); err == nil {
+			t.txns.end(c.ID)
+		} // else it is done once more by who finds the decision
+	})
+	return done
+}
+
+// commitAt has one participant commit; false: the term is over.
+func (t *tenure) commitAt(at base.ShardID, c *canopyv1.TxnCommitCommand) bool {
+	wait := retry{next: 5 * time.Millisecond, limit: time.Second}
+	for {
+		r, err := t.h.server.tell(t.ctx, at, &canopyv1.Command{Own: &canopyv1.Command_TxnCommit{TxnCommit: c}})
+		if err == nil && r.Error == 0 {
+			return true
+		}
+		if t.ctx.Err() == nil {
+			t.h.server.log.Warn("a decided transaction is not committed everywhere yet; trying again", "txn", schema.TxnOf(c.Txn), "shard", at, "subtree", c.Subtree, "error", err, "answer", r.GetError())
+		}
+		if !wait.sleep(t.ctx) {
+			return false
+		}
+	}
+}
