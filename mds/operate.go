@@ -191,6 +191,10 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 		}
 		command.AnsweredOnly = true // what became of the first copy is in the log
 	}
+	if w.op != nil && !command.AnsweredOnly && namespace.Crosses(op) {
+		w.transact() // what the log would say is known
+		return
+	}
 	encoded, err := command.MarshalVT()
 	if err != nil {
 		w.done(nil, fserr.New(fserr.Malformed, "encode", err))

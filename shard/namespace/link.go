@@ -16,6 +16,9 @@ const MaxLinks = 65000
 func link(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetLink()
 	who := identityOf(op.Cred)
+	if Crosses(op) {
+		return nil, &elsewhere{subtree: base.SubtreeID(c.DirSubtree), ino: base.Ino(c.Dir)}
+	}
 	o, err := b.resolve(c.Place)
 	if err != nil {
 		return nil, err

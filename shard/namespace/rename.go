@@ -28,6 +28,9 @@ type move struct {
 // rename is the one implementation of all forms of rename within a subtree.
 func rename(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetRename()
+	if Crosses(op) {
+		return nil, &elsewhere{subtree: base.SubtreeID(c.DstSubtree), ino: base.Ino(c.DstDir)}
+	}
 	m, err := b.prepareMove(identityOf(op.Cred), c)
 	if err != nil {
 		return nil, err

@@ -71,6 +71,15 @@ type TxnVerdict struct {
 // TxnCall reports whether an operation can run as a transaction.
 func TxnCall(op *canopyv1.Op) bool { return txnHandler(op) != nil }
 
+// Crosses reports whether an operation itself says that it touches two subtrees.
+func Crosses(op *canopyv1.Op) bool {
+	other := op.GetRename().GetDstSubtree()
+	if l := op.GetLink(); l != nil {
+		other = l.DirSubtree
+	}
+	return other != 0 && other != op.Subtree
+}
+
 func txnHandler(op *canopyv1.Op) func(*TxnPlan) (*canopyv1.Result, error) {
 	switch op.GetCall().(type) {
 	case *canopyv1.Op_Rename:
