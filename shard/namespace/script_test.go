@@ -30,6 +30,9 @@ import (
 // place, as a mount does for an open file; "@NAME" addresses it.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		if isTxnScript(path) {
+			return // of TestTransactionScripts
+		}
 		var r *rig
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {

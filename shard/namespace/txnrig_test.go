@@ -1,0 +1,435 @@
+package namespace
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/memkv"
+	"github.com/canopyfs/canopy/shard/schema"
+)
+
+// cluster is some shards, each a machine over a store in memory, and a driver of
+// transactions whose steps a test takes one by one.
+type cluster struct {
+	t      testing.TB
+	nodes  map[base.ShardID]*shardRig
+	owner  map[base.SubtreeID]base.ShardID
+	seq    uint64
+	number uint64
+	txns   map[string]*driven
+	held   map[string]*canopyv1.Place // places, as a mount has of an open file
+	spread int                        // subtrees made: they go round
+}
+
+type shardRig struct {
+	id    base.ShardID
+	m     *Machine
+	kv    *memkv.Store
+	lease base.LeaseEpoch
+	now   int64
+}
+
+const txnClient = 0xa1
+
+func newShards(t testing.TB, shards int) *cluster {
+	c := &cluster{t: t, nodes: map[base.ShardID]*shardRig{}, owner: map[base.SubtreeID]base.ShardID{1: 1},
+		txns: map[string]*driven{}, held: map[string]*canopyv1.Place{}}
+	for id := base.ShardID(1); id <= base.ShardID(shards); id++ {
+		n := &shardRig{id: id, kv: memkv.New(), lease: 5, now: 1000 * int64(id)}
+		c.nodes[id] = n
+		n.load(t)
+		boot := &canopyv1.BootstrapCommand{Cluster: "test", Shard: uint64(id)}
+		if id == 1 {
+			boot.Subtree, boot.Epoch, boot.RootIno, boot.RootMode = 1, 1, 1, 0o755
+		}
+		n.own(t, &canopyv1.Command{Own: &canopyv1.Command_Bootstrap{Bootstrap: boot}})
+		c.seq++
+		n.apply(t, &canopyv1.Command{Client: txnClient, Floor: c.seq, Op: &canopyv1.Op{Seq: c.seq,
+			Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{}}}})
+	}
+	return c
+}
+
+func (n *shardRig) load(t testing.TB) {
+	n.m = New(Config{Shard: n.id})
+	if err := n.m.Load(n.kv); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *shardRig) apply(t testing.TB, c *canopyv1.Command) *canopyv1.Result {
+	t.Helper()
+	encoded, err := c.MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.m.InEpoch(n.lease)
+	results, err := n.m.Apply(n.kv, n.now, [][]byte{encoded})
+	if err != nil {
+		t.Fatalf("shard %d: apply: %v", n.id, err)
+	}
+	r := new(canopyv1.Result)
+	if err := r.UnmarshalVT(results[0]); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (n *shardRig) own(t testing.TB, c *canopyv1.Command) *canopyv1.Result { return n.apply(t, c) }
+
+// where is a directory and where its header is.
+type where struct {
+	ino     uint64
+	subtree base.SubtreeID
+}
+
+func (c *cluster) query(subtree base.SubtreeID, op *canopyv1.Op) *canopyv1.Result {
+	op.Subtree = uint64(subtree)
+	if op.Cred == nil {
+		op.Cred = &canopyv1.Credential{}
+	}
+	n := c.nodes[c.owner[subtree]]
+	if n == nil {
+		return &canopyv1.Result{Error: uint32(fserr.Moved)}
+	}
+	return n.m.Query(n.kv, op)
+}
+
+func (c *cluster) lookup(d where, name string) *canopyv1.Result {
+	return c.query(d.subtree, &canopyv1.Op{Call: &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: d.ino, Name: []byte(name)}}})
+}
+
+// dir finds a directory by its path.
+func (c *cluster) dir(path string) where {
+	d := where{1, 1}
+	if p := c.held[path]; p != nil {
+		return where{p.Ino, base.SubtreeID(p.Dir)}
+	}
+	for _, name := range strings.Split(path, "/") {
+		if name == "" {
+			continue
+		}
+		r := c.lookup(d, name)
+		if r.Error != 0 {
+			return where{1 << 60, d.subtree}
+		}
+		d = where{r.Attr.Ino, base.SubtreeID(r.Attr.Subtree)}
+	}
+	return d
+}
+
+func (c *cluster) split(path string) (where, []byte) {
+	i := strings.LastIndexByte(path, '/')
+	return c.dir(path[:i]), []byte(path[i+1:])
+}
+
+// place addresses what a path names, and the subtree to ask in.
+func (c *cluster) place(path string) (base.SubtreeID, *canopyv1.Place) {
+	if path == "/" {
+		return 1, &canopyv1.Place{Ino: 1}
+	}
+	if p := c.held[path]; p != nil {
+		return base.SubtreeID(p.Dir), &canopyv1.Place{Ino: p.Ino}
+	}
+	d, name := c.split(path)
+	r := c.lookup(d, string(name))
+	switch {
+	case r.Error != 0:
+		return d.subtree, &canopyv1.Place{Dir: d.ino, Name: name}
+	case r.Attr.Mode&schema.TypeMask == schema.TypeDir, r.Attr.Nlink == 0, r.Attr.Nlink > 1:
+		return base.SubtreeID(r.Attr.Subtree), &canopyv1.Place{Ino: r.Attr.Ino}
+	}
+	return d.subtree, &canopyv1.Place{Ino: r.Attr.Ino, Dir: d.ino, Name: name}
+}
+
+// driven is a transaction that a test drives.
+type driven struct {
+	c       *cluster
+	op      *canopyv1.Op
+	request *canopyv1.TxnRequest
+	shard   base.ShardID
+	id      schema.TxnID
+	plan    *TxnPlan
+	first   bool
+	verdict *TxnVerdict
+	failed  fserr.Kind // a prepare was refused
+	asked   []TxnAsk   // one for each subtree
+	timeNS  int64
+	decided []*canopyv1.TxnShare
+}
+
+func (c *cluster) begin(op *canopyv1.Op, request *canopyv1.TxnRequest) *driven {
+	c.number++
+	at := c.owner[base.SubtreeID(op.Subtree)]
+	d := &driven{c: c, op: op, request: request, shard: at, first: true,
+		id: schema.TxnID{Shard: at, Epoch: c.nodes[at].lease, Number: c.number}}
+	d.plan = NewTxnPlan(op, at, TxnForwards{}, func(bool, base.ShardID, base.Ino, []byte) base.ShardID {
+		c.spread++
+		return base.ShardID(1 + c.spread%len(c.nodes))
+	})
+	return d
+}
+
+func (d *driven) shardOf(a base.ShardID, subtree base.SubtreeID) base.ShardID {
+	if a != 0 {
+		return a
+	}
+	return d.c.owner[subtree]
+}
+
+// step sends the prepares of one step; false: there is a verdict, or one was refused.
+func (d *driven) step() bool {
+	asks, verdict, err := d.plan.Step()
+	if err != nil {
+		d.c.t.Fatal(err)
+	}
+	if verdict != nil {
+		d.verdict = verdict
+		return false
+	}
+	for _, a := range asks {
+		if a.Subtree != 0 && !slices.ContainsFunc(d.asked, func(o TxnAsk) bool { return o.Subtree == a.Subtree }) {
+			d.asked = append(d.asked, a)
+		}
+		p := &canopyv1.TxnPrepareCommand{Txn: d.id.Proto(), Subtree: uint64(a.Subtree), TimeNs: d.timeNS, Wants: []*canopyv1.TxnWant{a.Want}}
+		if d.first {
+			p.Request, d.first = d.request, false
+		}
+		r := d.c.nodes[d.shardOf(a.Shard, a.Subtree)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnPrepare{TxnPrepare: p}})
+		d.timeNS = max(d.timeNS, r.TimeNs)
+		if r.Error != 0 {
+			d.failed = fserr.Kind(r.Error)
+			return false
+		}
+		if r.Stored != nil {
+			d.c.t.Fatal("a request that was answered runs again")
+		}
+		d.plan.Tell(a, r.Facts[0])
+	}
+	return true
+}
+
+// prepare takes all steps.
+func (d *driven) prepare() *driven {
+	for d.step() {
+	}
+	return d
+}
+
+// decide puts the verdict into the coordinator's log.
+func (d *driven) decide() *canopyv1.Result {
+	cmd := &canopyv1.TxnDecideCommand{Txn: d.id.Proto(), Request: d.request, TimeNs: d.timeNS, Commit: d.verdict.Kind == fserr.OK}
+	cmd.Result, _ = d.verdict.Result.MarshalVT()
+	edited := map[base.SubtreeID]bool{}
+	var shares []*canopyv1.TxnShare
+	for _, e := range d.verdict.Edits {
+		edited[e.Subtree] = true
+		shares = append(shares, &canopyv1.TxnShare{Shard: uint64(d.shardOf(e.Shard, e.Subtree)),
+			Commit: &canopyv1.TxnCommitCommand{Txn: cmd.Txn, Subtree: uint64(e.Subtree), Edits: e.Edits}})
+		if e.Shard != 0 {
+			d.c.owner[e.Subtree] = e.Shard
+		}
+	}
+	for _, a := range d.asked {
+		if !edited[a.Subtree] {
+			shares = append(shares, &canopyv1.TxnShare{Shard: uint64(d.shardOf(0, a.Subtree)),
+				Commit: &canopyv1.TxnCommitCommand{Txn: cmd.Txn, Subtree: uint64(a.Subtree)}})
+		}
+		if d.shardOf(0, a.Subtree) == d.shard {
+			cmd.Release = append(cmd.Release, uint64(a.Subtree))
+		}
+	}
+	if cmd.Commit {
+		cmd.Shares, cmd.Release = shares, nil
+	}
+	r := d.c.nodes[d.shard].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: cmd}})
+	if r.Error != 0 {
+		return r
+	}
+	for _, s := range shares {
+		s.Commit.TimeNs = r.TimeNs
+	}
+	d.decided = shares
+	out := new(canopyv1.Result)
+	if err := out.UnmarshalVT(r.Stored); err != nil {
+		d.c.t.Fatal(err)
+	}
+	return out
+}
+
+// finish has the other shards commit, or all abort.
+func (d *driven) finish() {
+	if d.verdict == nil || d.verdict.Kind != fserr.OK || d.decided == nil {
+		for _, a := range d.asked {
+			d.c.nodes[d.shardOf(0, a.Subtree)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnAbort{
+				TxnAbort: &canopyv1.TxnAbortCommand{Txn: d.id.Proto(), Subtrees: []uint64{uint64(a.Subtree)}}}})
+		}
+		return
+	}
+	for _, s := range d.decided {
+		if base.ShardID(s.Shard) != d.shard {
+			d.c.nodes[base.ShardID(s.Shard)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnCommit{TxnCommit: s.Commit}})
+		}
+	}
+	d.c.nodes[d.shard].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnForget{TxnForget: &canopyv1.TxnForgetCommand{Txn: d.id.Proto()}}})
+}
+
+// do runs an operation to its end, as a transaction if it takes one.
+func (c *cluster) do(subtree base.SubtreeID, op *canopyv1.Op) *canopyv1.Result {
+	op.Subtree = uint64(subtree)
+	if op.Cred == nil {
+		op.Cred = &canopyv1.Credential{}
+	}
+	if IsRead(op) {
+		return c.query(subtree, op)
+	}
+	c.seq++
+	op.Seq = c.seq
+	n := c.nodes[c.owner[subtree]]
+	if n == nil {
+		return &canopyv1.Result{Error: uint32(fserr.Moved)}
+	}
+	r := n.apply(c.t, &canopyv1.Command{Client: txnClient, Floor: c.floor(), Op: op})
+	if fserr.Kind(r.Error) != fserr.CrossSubtree || !TxnCall(op) {
+		return r
+	}
+	d := c.begin(op, c.request(op)).prepare()
+	if d.failed == 0 {
+		r = d.decide()
+	} else {
+		r = &canopyv1.Result{Error: uint32(d.failed)}
+	}
+	d.finish()
+	return r
+}
+
+func (c *cluster) request(op *canopyv1.Op) *canopyv1.TxnRequest {
+	return &canopyv1.TxnRequest{Client: txnClient, Seq: op.Seq, Floor: c.floor(), Subtree: op.Subtree}
+}
+
+// floor is the lowest request that has no answer.
+func (c *cluster) floor() uint64 {
+	floor := c.seq
+	for _, d := range c.txns {
+		if d.decided == nil {
+			floor = min(floor, d.op.Seq)
+		}
+	}
+	return floor
+}
+
+// operation parses a line: an operation with paths, and the subtree that it is
+// addressed to.
+func (c *cluster) operation(l *words) (base.SubtreeID, *canopyv1.Op) {
+	op := &canopyv1.Op{Cred: l.cred()}
+	var at base.SubtreeID
+	switch l.op {
+	case "mkdir":
+		d, name := c.split(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: d.ino, Name: name, Mode: uint32(l.num("mode", 0o755))}}
+	case "create":
+		d, name := c.split(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: d.ino, Name: name, Mode: uint32(l.num("mode", 0o644)), Exclusive: true}}
+	case "unlink":
+		d, name := c.split(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_Unlink{Unlink: &canopyv1.UnlinkCall{Dir: d.ino, Name: name}}
+	case "rmdir":
+		d, name := c.split(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_Rmdir{Rmdir: &canopyv1.RmdirCall{Dir: d.ino, Name: name}}
+	case "rename":
+		s, from := c.split(l.arg(0))
+		d, to := c.split(l.arg(1))
+		at, op.Call = s.subtree, &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{SrcDir: s.ino, SrcName: from, DstDir: d.ino, DstName: to,
+			DstSubtree: uint64(d.subtree), Flags: uint32(l.num("flags", 0))}}
+	case "link":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		d, to := c.split(l.arg(1))
+		op.Call = &canopyv1.Op_Link{Link: &canopyv1.LinkCall{Place: p, Dir: d.ino, Name: to, DirSubtree: uint64(d.subtree)}}
+	case "setx":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{Place: p, Name: []byte(l.arg(1)), Value: []byte(l.arg(2))}}
+	case "getx":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_GetXattr{GetXattr: &canopyv1.GetXattrCall{Place: p, Name: []byte(l.arg(1))}}
+	case "setattr":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		call := &canopyv1.SetAttrCall{Place: p, Mode: uint32(l.num("mode", 0)), Uid: uint32(l.num("owner", 0)), Size: l.num("size", 0)}
+		for name, bit := range map[string]canopyv1.SetAttrMask{"mode": canopyv1.SetAttrMask_SET_ATTR_MODE, "owner": canopyv1.SetAttrMask_SET_ATTR_UID, "size": canopyv1.SetAttrMask_SET_ATTR_SIZE} {
+			if _, ok := l.opts[name]; ok {
+				call.Mask |= uint32(bit)
+			}
+		}
+		op.Call = &canopyv1.Op_SetAttr{SetAttr: call}
+	case "lock":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_SetLock{SetLock: &canopyv1.SetLockCall{Place: p, Lock: &canopyv1.Lock{Owner: 1, Kind: canopyv1.LockKind_LOCK_POSIX, Last: 9, Exclusive: true, Handle: 1}}}
+	case "locks":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_GetLock{GetLock: &canopyv1.GetLockCall{Place: p}}
+	case "stat":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: p}}
+	case "spread":
+		d := c.dir(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_SetPolicy{SetPolicy: &canopyv1.SetPolicyCall{Dir: d.ino, Set: &canopyv1.LayoutPolicy{Spread: "children"}}}
+	case "ls":
+		d := c.dir(l.arg(0))
+		at, op.Call = d.subtree, &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{Dir: d.ino}}
+	default:
+		c.t.Fatalf("unknown operation %s", l.op)
+	}
+	return at, op
+}
+
+// tree lists all that can be reached from the root: path, inode, links, kind.
+func (c *cluster) tree() string {
+	var b strings.Builder
+	var walk func(d where, path string, depth int)
+	walk = func(d where, path string, depth int) {
+		if depth > 50 {
+			fmt.Fprintf(&b, "%s: too deep\n", path)
+			return
+		}
+		r := c.query(d.subtree, &canopyv1.Op{Call: &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{Dir: d.ino}}})
+		if r.Error != 0 {
+			fmt.Fprintf(&b, "%s: %v\n", path, fserr.Kind(r.Error))
+			return
+		}
+		var names []string
+		for _, e := range r.Entries {
+			names = append(names, string(e.Name))
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			at, p := c.place(path + "/" + name)
+			a := c.query(at, &canopyv1.Op{Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: p}}})
+			if a.Error != 0 {
+				fmt.Fprintf(&b, "%s/%s: %v\n", path, name, fserr.Kind(a.Error))
+				continue
+			}
+			fmt.Fprintf(&b, "%s/%s %s %o n=%d v=%d\n", path, name, inoText(a.Attr.Ino), a.Attr.Mode, a.Attr.Nlink, a.Attr.Subtree>>base.InoCounterBits)
+			if a.Attr.Mode&schema.TypeMask == schema.TypeDir {
+				walk(where{a.Attr.Ino, base.SubtreeID(a.Attr.Subtree)}, path+"/"+name, depth+1)
+			}
+		}
+	}
+	walk(where{1, 1}, "", 0)
+	return b.String()
+}
+
+// inoText prints a number as shard and counter.
+func inoText(ino uint64) string {
+	return fmt.Sprintf("%d#%d", base.Ino(ino).Shard(), ino&(1<<base.InoCounterBits-1))
+}
