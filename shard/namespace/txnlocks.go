@@ -28,11 +28,6 @@ func (e *blocked) result() *canopyv1.Result {
 	return r
 }
 
-func isBlocked(err error) bool {
-	_, ok := err.(*blocked)
-	return ok
-}
-
 // passes reports whether the view does not mind the intent.
 func (l *locks) passes(t schema.TxnID) bool { return t == l.own || l.past[t] }
 
