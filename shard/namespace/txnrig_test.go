@@ -36,7 +36,7 @@ type shardRig struct {
 
 const txnClient = 0xa1
 
-func newShards(t testing.TB, shards int) *cluster {
+func newTxnShards(t testing.TB, shards int) *cluster {
 	c := &cluster{t: t, nodes: map[base.ShardID]*shardRig{}, owner: map[base.SubtreeID]base.ShardID{1: 1},
 		txns: map[string]*driven{}, held: map[string]*canopyv1.Place{}}
 	for id := base.ShardID(1); id <= base.ShardID(shards); id++ {
@@ -419,7 +419,7 @@ func (c *cluster) tree() string {
 				fmt.Fprintf(&b, "%s/%s: %v\n", path, name, fserr.Kind(a.Error))
 				continue
 			}
-			fmt.Fprintf(&b, "%s/%s %s %o n=%d v=%d\n", path, name, inoText(a.Attr.Ino), a.Attr.Mode, a.Attr.Nlink, a.Attr.Subtree>>base.InoCounterBits)
+			fmt.Fprintf(&b, "%s/%s %s %o n=%d v=%d\n", path, name, numText(a.Attr.Ino), a.Attr.Mode, a.Attr.Nlink, a.Attr.Subtree>>base.InoCounterBits)
 			if a.Attr.Mode&schema.TypeMask == schema.TypeDir {
 				walk(where{a.Attr.Ino, base.SubtreeID(a.Attr.Subtree)}, path+"/"+name, depth+1)
 			}
@@ -429,7 +429,7 @@ func (c *cluster) tree() string {
 	return b.String()
 }
 
-// inoText prints a number as shard and counter.
-func inoText(ino uint64) string {
+// numText prints a number as shard and counter.
+func numText(ino uint64) string {
 	return fmt.Sprintf("%d#%d", base.Ino(ino).Shard(), ino&(1<<base.InoCounterBits-1))
 }

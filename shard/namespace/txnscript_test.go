@@ -40,7 +40,7 @@ func TestTransactionScripts(t *testing.T) {
 			if d.Cmd == "init" {
 				var shards int
 				d.ScanArgs(t, "shards", &shards)
-				c = newShards(t, shards)
+				c = newTxnShards(t, shards)
 				return ""
 			}
 			c.t = t
@@ -110,14 +110,14 @@ func (c *cluster) line(l *words) string {
 	if l.op == "hold" {
 		at, p := c.place(l.arg(1))
 		c.held[l.arg(0)] = &canopyv1.Place{Ino: p.Ino, Dir: uint64(at)}
-		return "held " + inoText(p.Ino)
+		return "held " + numText(p.Ino)
 	}
 	at, op := c.operation(l)
 	r := c.do(at, op)
 	if l.op == "ls" && r.Error == 0 {
 		var names []string
 		for _, e := range r.Entries {
-			names = append(names, string(e.Name)+"="+inoText(e.Ino))
+			names = append(names, string(e.Name)+"="+numText(e.Ino))
 		}
 		return strings.Join(names, " ")
 	}
@@ -135,8 +135,8 @@ func textOf(r *canopyv1.Result) string {
 		attr *canopyv1.Attr
 	}{{"", r.Attr}, {" replaced", r.Replaced}} {
 		if a.attr != nil {
-			out += fmt.Sprintf("%s {%s %o n=%d u=%d s=%d c=%d v=%d in %s}", a.name, inoText(a.attr.Ino), a.attr.Mode, a.attr.Nlink,
-				a.attr.Uid, a.attr.Size, a.attr.CtimeNs, a.attr.Version, inoText(a.attr.Subtree))
+			out += fmt.Sprintf("%s {%s %o n=%d u=%d s=%d c=%d v=%d in %s}", a.name, numText(a.attr.Ino), a.attr.Mode, a.attr.Nlink,
+				a.attr.Uid, a.attr.Size, a.attr.CtimeNs, a.attr.Version, numText(a.attr.Subtree))
 		}
 	}
 	if r.Data != nil {
@@ -171,7 +171,7 @@ func (c *cluster) beginLine(d *datadriven.TestData) string {
 	out := "verdict: " + textOf(x.verdict.Result) + "\n"
 	for _, e := range x.verdict.Edits {
 		for _, edit := range e.Edits {
-			out += fmt.Sprintf("  %s: %s", inoText(uint64(e.Subtree)), strings.ToLower(strings.TrimPrefix(edit.Kind.String(), "TXN_EDIT_")))
+			out += fmt.Sprintf("  %s: %s", numText(uint64(e.Subtree)), strings.ToLower(strings.TrimPrefix(edit.Kind.String(), "TXN_EDIT_")))
 			if len(edit.Name) > 0 {
 				out += fmt.Sprintf(" %q", edit.Name)
 			}
