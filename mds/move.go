@@ -252,4 +252,6 @@ func (s *moveSource) Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino
 	return s.t.h.machine.PolicyFor(r, subtree, dir)
 }
 
-func (s *moveSource) Waits(shard.Reader, base.SubtreeID) (bool, error) { return false, nil }
+func (s *moveSource) Waits(r shard.Reader, subtree base.SubtreeID) (bool, error) {
+	return namespace.HasIntents(r, s.t.h.shard, subtree)
+}

@@ -312,6 +312,9 @@ func (x *transaction) ask(ctx context.Context, to txn.Participant, asks []namesp
 // try asks there, unless the operation itself names it: then the client is told.
 func (x *transaction) redirected(to txn.Participant, r *canopyv1.Result) error {
 	red, own := r.Redirect, uint64(to.Subtree) == x.op.Subtree
+	if r.Place != nil && own {
+		return &addressed{r} // of a link: where the file is by now
+	}
 	if red.GetDir() == 0 || red.GetSubtree() == uint64(to.Subtree) {
 		if own {
 			return &addressed{r}

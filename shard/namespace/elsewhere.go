@@ -144,6 +144,9 @@ func (v *view) viewIn(subtree base.SubtreeID) (*view, error) {
 func (m *Machine) holderView(r shard.Reader, subtree base.SubtreeID) (*view, error) {
 	shardView := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash}
 	v, err := shardView.viewIn(subtree)
+	if v != nil {
+		v.locks.bypassed = true
+	}
 	if err != nil || v != nil {
 		return v, err
 	}

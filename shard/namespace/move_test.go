@@ -118,7 +118,7 @@ func busy(s *shards, step int) {
 		func(p string) *canopyv1.Result { return s.create("/other/" + p) },
 	}
 	switch r := ops[step%len(ops)](fmt.Sprintf("s%d", step)); fserr.Kind(r.Error) {
-	case fserr.OK, fserr.NotFound, fserr.Stale, fserr.CrossDevice, fserr.Frozen, fserr.NotEmpty:
+	case fserr.OK, fserr.NotFound, fserr.Stale, fserr.CrossSubtree, fserr.Frozen, fserr.NotEmpty:
 	default:
 		s.t.Fatalf("step %d: %v", step, fserr.Kind(r.Error))
 	}

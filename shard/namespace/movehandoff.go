@@ -17,6 +17,8 @@ func (b *batch) moveHandOff(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 		return b.moveResult(), nil
 	case s.move.Phase != schema.MoveFrozen:
 		return refuse(fserr.OldEpoch, "it is not frozen")
+	case s.Intents > 0: // no intent crosses a hand-off (PROTOCOLS E4)
+		return refuse(fserr.OldEpoch, "transactions are not decided")
 	}
 	s.move.Phase, s.move.Batches = schema.MoveHandedOff, c.Batches
 	b.m.recordings.set(s.id, nil)

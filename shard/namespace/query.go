@@ -42,10 +42,8 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.isDir() {
-		if err := there.namesLocked(o.dir.Ino); err != nil {
-			return nil, err
-		}
+	if err := there.contentLocked(o); err != nil {
+		return nil, err
 	}
 	r.Attr = there.attr(o)
 	r.DataRights = uint32(identityOf(op.Cred).dataRights(o))
@@ -58,10 +56,8 @@ func getAttr(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.isDir() {
-		if err := v.namesLocked(o.dir.Ino); err != nil {
-			return nil, err
-		}
+	if err := v.contentLocked(o); err != nil {
+		return nil, err
 	}
 	r := v.answer(o)
 	if c.DataRights != 0 {

@@ -103,8 +103,6 @@ func (v *view) dirEntry(e *schema.Dentry, at base.Cookie, plus bool) *canopyv1.D
 	switch {
 	case e.Kind == schema.Directory, e.Kind == schema.Link && e.Subtree != v.subtree:
 		x.Subtree = uint64(e.Subtree)
-	case e.Kind == schema.Link && e.Subtree != v.subtree:
-		x.Subtree = uint64(e.Subtree)
 	case e.Kind == schema.Embedded && plus:
 		x.Attr = v.inodeAttr(e.Inode)
 	}
@@ -129,7 +127,7 @@ func (v *view) fillAttrs(entries []*canopyv1.DirEntry, links bool) error {
 			}
 			continue
 		}
-		if !links || x.Subtree != 0 {
+		if !links {
 			continue
 		}
 		if err := v.fillLink(x); err != nil {

@@ -131,6 +131,17 @@ func Decisions(r shard.Reader, id base.ShardID, fn func(schema.TxnID, *schema.De
 	})
 }
 
+// HasIntents reports whether transactions have prepared something in a subtree: none
+// does any more once it is frozen (PROTOCOLS E4).
+func HasIntents(r shard.Reader, id base.ShardID, subtree base.SubtreeID) (bool, error) {
+	b, found, err := r.Get(schema.SubtreeKey(id, subtree))
+	if err != nil || !found {
+		return false, err
+	}
+	s, err := schema.DecodeSubtree(b)
+	return err == nil && s.Intents > 0, err
+}
+
 // PreparedInfo is a transaction that has locked something in a subtree.
 type PreparedInfo struct {
 	Txn     schema.TxnID

@@ -67,6 +67,22 @@ func (v *view) namesLocked(dir base.Ino) error {
 	return v.lockedIn(lo, hi)
 }
 
+// contentLocked is namesLocked for the object of a read, if it is a directory: what
+// stat shows of it tells of its names.
+func (v *view) contentLocked(o *object) error {
+	switch {
+	case !o.isDir():
+		return nil
+	case o.dir.subtree == v.subtree:
+		return v.namesLocked(o.dir.Ino)
+	}
+	there, err := v.viewIn(o.dir.subtree)
+	if there == nil || err != nil {
+		return err
+	}
+	return there.namesLocked(o.dir.Ino)
+}
+
 // lockedIn returns a blocked if other transactions have locks in [lo, hi).
 func (v *view) lockedIn(lo, hi []byte) error {
 	var by []schema.TxnID

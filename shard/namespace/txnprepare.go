@@ -54,6 +54,9 @@ func (b *batch) prepare(c *canopyv1.TxnPrepareCommand) (*canopyv1.Result, error)
 		if k, ok := err.(fserr.Kind); ok {
 			f, err = &canopyv1.TxnFact{Error: uint32(k)}, nil
 		}
+		if e, ok := err.(*elsewhere); ok {
+			return e.moved(), nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -61,6 +64,15 @@ func (b *batch) prepare(c *canopyv1.TxnPrepareCommand) (*canopyv1.Result, error)
 		out.Facts = append(out.Facts, f)
 	}
 	return out, l.write()
+}
+
+// moved tells a coordinator where that is which it asked for.
+func (e *elsewhere) moved() *canopyv1.Result {
+	r := &canopyv1.Redirect{Subtree: uint64(e.subtree)}
+	if e.forward != nil {
+		r.Shard, r.Epoch, r.Dir = uint64(e.forward.Shard), uint64(e.forward.Epoch), uint64(e.ino)
+	}
+	return &canopyv1.Result{Error: uint32(fserr.Moved), Redirect: r, Place: e.place}
 }
 
 // follow takes in the time of another shard (PROTOCOLS A3).

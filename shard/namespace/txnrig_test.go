@@ -107,8 +107,9 @@ func (c *cluster) lookup(d where, name string) *canopyv1.Result {
 // dir finds a directory by its path.
 func (c *cluster) dir(path string) where {
 	d := where{1, 1}
-	if p := c.held[path]; p != nil {
-		return where{p.Ino, base.SubtreeID(p.Dir)}
+	first, rest, _ := strings.Cut(path, "/")
+	if p := c.held[first]; p != nil {
+		d, path = where{p.Ino, base.SubtreeID(p.Dir)}, rest
 	}
 	for _, name := range strings.Split(path, "/") {
 		if name == "" {
