@@ -34,7 +34,7 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 	}
 	asked := time.Now()
 	subtree := n.subtreeID()
-	l, epoch, err := c.linkOf(ctx, subtree)
+	l, epoch, err := c.linkOf(ctx, subtree, n.ino)
 	if err != nil {
 		return nil, nil, wrap(opGetAttr, err)
 	}
@@ -57,7 +57,7 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 	ahead := make([]Ahead, 0, len(results))
 	for i, encoded := range results {
 		result := new(canopyv1.Result)
-		if result.UnmarshalVT(encoded) != nil || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
+		if result.UnmarshalVT(encoded) != nil || result.Attr != nil && isStub(result.Attr) || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
 			break
 		}
 		ahead = append(ahead, Ahead{c: c, name: names[i], asked: asked, result: result})
@@ -67,7 +67,7 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 
 // Take returns what Lookup would have, as it was when it was asked ahead.
 func (a *Ahead) Take() (n *Inode, attr, dirAttr *Attr, err error) {
-	return a.c.lookedUp(a.name.Dir, a.name.Name, a.result, a.asked)
+	return a.c.lookedUp(a.c.ctx, Cred{}, a.name.Dir, a.name.Name, a.result, a.asked)
 }
 
 // post queues reads that nobody waits for, in front of the one that their caller

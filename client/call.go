@@ -18,35 +18,55 @@ func (c *Client) do(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv
 	return result, err
 }
 
-// doIn is do, and tells in which session the operation was answered.
+// doIn is do, and tells in which session the operation was answered. What a subtree
+// does not know can be in another one: then all shards are asked (PROTOCOLS E7).
 func (c *Client) doIn(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, inSession, error) {
+	for try := 0; ; try++ {
+		result, in, asked, err := c.doOnce(ctx, kind, op)
+		if result == nil || fserr.Kind(result.Error) != fserr.Stale || !c.routes.split.Load() || try == relocations {
+			return result, in, err
+		}
+		next, locateErr := c.relocate(ctx, op, asked)
+		if locateErr != nil {
+			return nil, inSession{}, wrap(kind, locateErr)
+		}
+		if next == nil {
+			return result, in, err
+		}
+		op = next
+	}
+}
+
+// doOnce is doIn in the subtree that the operation names and those to which it is
+// redirected; asked is the last of them.
+func (c *Client) doOnce(ctx context.Context, kind opKind, op *canopyv1.Op) (_ *canopyv1.Result, in inSession, asked base.SubtreeID, err error) {
 	start := time.Now()
 	cl := callPool.Get().(*call)
-	cl.op, cl.kind, cl.sends, cl.session, cl.link = op, kind, 0, 0, nil
+	cl.op, cl.kind, cl.sends, cl.session, cl.link, cl.hops, cl.vain = op, kind, 0, 0, nil, 0, 0
 	result, err := c.attempt(ctx, cl)
 	if err != nil {
 		// The call may still be with its link: it is left to the collector.
 		c.seqs.release(base.Seq(cl.op.Seq))
 		c.metrics.observe(kind, start, fserr.KindOf(err))
-		return nil, inSession{}, wrap(kind, err)
+		return nil, inSession{}, 0, wrap(kind, err)
 	}
 	c.seqs.release(base.Seq(cl.op.Seq))
-	in := inSession{cl.link, cl.session}
+	in, asked = inSession{cl.link, cl.session}, base.SubtreeID(cl.op.Subtree)
 	cl.op, cl.result, cl.link = nil, nil, nil
 	callPool.Put(cl)
 	if result.Error == 0 {
 		c.metrics.observe(kind, start, fserr.OK)
-		return result, in, nil
+		return result, in, asked, nil
 	}
 	k := fserr.Kind(result.Error)
 	c.metrics.observe(kind, start, k)
-	return result, in, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
+	return result, in, asked, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
 }
 
 // attempt tries until there is a result that is an answer.
 func (c *Client) attempt(ctx context.Context, cl *call) (*canopyv1.Result, error) {
 	for try := 0; ; try++ {
-		l, epoch, err := c.linkOf(ctx, base.SubtreeID(cl.op.Subtree))
+		l, epoch, err := c.linkFor(ctx, cl)
 		if err != nil {
 			return nil, err
 		}
@@ -73,6 +93,9 @@ func (c *Client) attempt(ctx context.Context, cl *call) (*canopyv1.Result, error
 		cl.op = &canopyv1.Op{Seq: op.Seq, Subtree: op.Subtree, Cred: op.Cred, Call: op.Call}
 		if result.Error == uint32(fserr.Moved) && result.Redirect.GetSubtree() != 0 {
 			cl.op.Subtree = result.Redirect.Subtree
+			if result.Place != nil {
+				cl.op = cl.op.At(result.Place)
+			}
 		}
 	}
 }
@@ -96,14 +119,7 @@ func (c *Client) digest(ctx context.Context, l *link, cl *call, result *canopyv1
 		return true, ctx.Err()
 	case fserr.Moved:
 		cl.sends--
-		news := c.routes.learn(result.Redirect)
-		if to := result.Redirect.GetSubtree(); to != 0 && to != cl.op.Subtree {
-			news = true // a directory that was carved out
-		}
-		if news && try < 8 {
-			return true, nil
-		}
-		return true, pause(ctx, backoff(try))
+		return true, c.followMoved(ctx, cl, result)
 	case fserr.SessionExpired:
 		l.sessionLost(cl.session)
 		return true, c.renumber(cl)
@@ -132,22 +148,42 @@ func (c *Client) renumber(cl *call) error {
 	return nil
 }
 
-// linkOf returns the link to the shard that owns the subtree. It waits while the
-// map does not know the subtree.
-func (c *Client) linkOf(ctx context.Context, id base.SubtreeID) (*link, base.Epoch, error) {
+// linkFor returns the link to where a call goes: the shard of its subtree, or the one
+// that it is addressed to.
+func (c *Client) linkFor(ctx context.Context, cl *call) (*link, base.Epoch, error) {
+	if cl.shard != 0 {
+		l, err := c.link(cl.shard)
+		return l, 0, err
+	}
+	return c.linkOf(ctx, base.SubtreeID(cl.op.Subtree), base.Ino(cl.op.Dir()))
+}
+
+// mapPatience is how long the map may lag behind a subtree that an answer named,
+// before the shards themselves are asked.
+const mapPatience = 500 * time.Millisecond
+
+// linkOf returns the link to the shard that owns the subtree, in which dir is
+// believed to be. It waits while nobody knows the subtree.
+func (c *Client) linkOf(ctx context.Context, id base.SubtreeID, dir base.Ino) (*link, base.Epoch, error) {
 	for {
 		to, ok, changed := c.routes.find(id)
 		if ok {
 			l, err := c.link(to.shard)
 			return l, to.epoch, err
 		}
+		lagging := time.NewTimer(mapPatience)
 		select {
 		case <-changed:
+		case <-lagging.C:
+			if _, err := c.locate(ctx, dir, 0); err != nil && fserr.KindOf(err) != fserr.Stale {
+				return nil, 0, err
+			}
 		case <-ctx.Done():
 			return nil, 0, ctx.Err()
 		case <-c.ctx.Done():
 			return nil, 0, fserr.NotConnected
 		}
+		lagging.Stop()
 	}
 }
 

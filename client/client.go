@@ -49,6 +49,7 @@ type Client struct {
 	cache    *cache
 	events   *events
 	opens    *opens
+	moves    *moves
 	accesses *accesses
 	flusher  *flusher
 	data     DataPlane
@@ -143,7 +144,7 @@ func newClient(cfg Config) (*Client, error) {
 		limit = defaultWriteBuffer
 	}
 	c.flusher = newFlusher(c, limit)
-	c.events, c.opens, c.accesses = newEvents(c), newOpens(c), newAccesses(c)
+	c.events, c.opens, c.accesses, c.moves = newEvents(c), newOpens(c), newAccesses(c), newMoves(c)
 	c.metrics, err = newMetrics(cfg.Registerer,
 		func() float64 { return float64(c.flusher.budget.inUse()) },
 		func() float64 { floor, next := c.seqs.lowest(); return float64(next - floor) })
@@ -307,7 +308,8 @@ func (c *Client) watchMapAt(address string, installed func()) error {
 			return err
 		}
 		silence.Stop()
-		ok, foreign := c.routes.install(m)
+		ok, foreign, moved := c.routes.install(m)
+		c.moves.published(moved)
 		if foreign {
 			c.logger.Error("a node of another cluster answered", "address", address, "cluster", m.Cluster)
 			return fserr.WrongCluster

@@ -183,6 +183,8 @@ func (n *nodeEvents) handle(event *canopyv1.Event, intervals chan<- time.Duratio
 			c.logger.Warn("the session at a shard ended", "shard", e.SessionLost.Shard)
 			l.(*link).sessionLost(0)
 		}
+	case *canopyv1.Event_SubtreeMoved:
+		c.moves.event(e.SubtreeMoved)
 	case *canopyv1.Event_Report:
 		c.opens.askFull(base.ShardID(e.Report.Shard))
 	case *canopyv1.Event_Invalidate:

@@ -315,7 +315,9 @@ func (n *fakeNode) operate(client uint64, request *canopyv1.OperateRequest, op *
 	}
 	if fserr.Kind(result.Error) == fserr.Moved {
 		n.c.mu.Lock()
-		result.Redirect = n.c.moved
+		if n.c.moved != nil {
+			result.Redirect = n.c.moved
+		}
 		n.c.mu.Unlock()
 	}
 	if after != nil && after(n, op, result) {
@@ -364,7 +366,8 @@ func (n *fakeNode) ReportOpens(_ context.Context, r *canopyv1.ReportOpensRequest
 	s.mu.Lock()
 	holder := s.holder
 	for _, p := range r.Opened { // in the root's subtree, if anywhere
-		if now, err := s.machine.Locate(s.store, 1, p); err == nil && string(now.Name) != string(p.Name) {
+		now, err := s.machine.Locate(s.store, 1, p)
+		if err == nil && string(now.Name) != string(p.Name) {
 			answer.Moved = append(answer.Moved, now)
 		}
 	}

@@ -26,6 +26,8 @@ type Inode struct {
 	dir     base.Ino       // of what is no directory: where it was last seen
 	name    string         // and under which name
 	subtree base.SubtreeID // of a directory: its own; else: of dir
+	asOf    uint64         // dirRoutes.news when subtree was brought up to it
+	home    base.SubtreeID // of what is no directory: where it is if that is not subtree; 0: there
 	attr    *Attr          // newest seen, nil if none
 	handles int            // open Files
 	asking  *asking        // for a capability; nil: none is under way
@@ -60,6 +62,10 @@ func (n *Inode) place() *canopyv1.Place {
 func (n *Inode) subtreeID() base.SubtreeID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.home != 0 {
+		return n.home
+	}
+	n.followLocked()
 	return n.subtree
 }
 
@@ -70,10 +76,19 @@ func (n *Inode) see(attr *Attr) *Attr {
 		return nil
 	}
 	n.mu.Lock()
+	if isStub(attr) {
+		if n.isDir {
+			n.dirSeenLocked(base.SubtreeID(attr.Subtree))
+		}
+		n.mu.Unlock()
+		return attr
+	}
 	if n.attr == nil || attr.Version >= n.attr.Version {
 		n.attr = attr
-		if n.isDir && attr.Subtree != 0 {
-			n.subtree = base.SubtreeID(attr.Subtree)
+		if n.isDir {
+			n.dirSeenLocked(base.SubtreeID(attr.Subtree))
+		} else {
+			n.homeLocked(attr)
 		}
 	}
 	newest := n.attr
@@ -88,6 +103,9 @@ func (n *Inode) see(attr *Attr) *Attr {
 // them: with the buffered writes, and with reads that move atime.
 func (n *Inode) show(attr *Attr) *Attr {
 	newest := n.see(attr)
+	if isStub(newest) {
+		return newest
+	}
 	if st := n.file.Load(); st != nil {
 		newest = st.overlay(newest)
 	}
@@ -99,9 +117,10 @@ func (n *Inode) at(dir *Inode, name string) {
 	if n.isDir {
 		return
 	}
+	news := n.table.dirs.news.Load()
 	subtree := dir.subtreeID()
 	n.mu.Lock()
-	n.dir, n.name, n.subtree = dir.ino, name, subtree
+	n.dir, n.name, n.subtree, n.asOf = dir.ino, name, subtree, news
 	n.mu.Unlock()
 }
 
@@ -117,12 +136,28 @@ func (n *Inode) movedTo(p *canopyv1.Place, attr *Attr) {
 	} else if attr != nil && attr.Nlink <= 1 {
 		subtree = base.SubtreeID(attr.Subtree)
 	}
-	n.mu.Lock()
-	n.dir, n.name = base.Ino(p.Dir), string(p.Name)
-	if subtree != 0 {
-		n.subtree = subtree
+	n.movedIn(p, subtree)
+}
+
+// movedIn follows a server's word of where the inode is now, and in which subtree
+// that is; 0: not known.
+func (n *Inode) movedIn(p *canopyv1.Place, subtree base.SubtreeID) {
+	if n.isDir {
+		return
 	}
-	n.mu.Unlock()
+	news := n.table.dirs.news.Load()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p.Dir == 0 { // it has a place of its own
+		n.home = subtree
+		return
+	}
+	n.dir, n.name, n.home = base.Ino(p.Dir), string(p.Name), 0
+	if subtree != 0 {
+		n.subtree, n.asOf = subtree, news
+	} else {
+		n.asOf = 0
+	}
 }
 
 const inodeShards = 32
@@ -131,6 +166,7 @@ const inodeShards = 32
 type inodes struct {
 	client *Client // asks for capabilities
 	root   *Inode
+	dirs   dirRoutes
 	shards [inodeShards]struct {
 		mu sync.Mutex
 		m  map[base.Ino]*Inode

@@ -36,8 +36,11 @@ type call struct {
 	// sends counts how often the operation went out under its sequence number
 	// without being refused: with more than zero it may have been executed.
 	sends   int
-	session uint64 // in which it went out; a mutation never goes out in a second one
-	link    *link  // that had the call last
+	session uint64       // in which it went out; a mutation never goes out in a second one
+	link    *link        // that had the call last
+	shard   base.ShardID // that it is addressed to itself; 0: to op.Subtree
+	hops    int          // redirects followed
+	vain    int          // of them that told nothing new
 	result  []byte
 	err     error
 }

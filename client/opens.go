@@ -77,6 +77,13 @@ func (o *opens) nodes() []*Inode {
 	return all
 }
 
+// count returns how many files are open.
+func (o *opens) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.files)
+}
+
 // askFull notes that the shard's holder wants everything.
 func (o *opens) askFull(shard base.ShardID) {
 	o.mu.Lock()
@@ -220,11 +227,17 @@ func (o *opens) send(ctx context.Context, shard base.ShardID, at target, request
 		return false
 	}
 	o.c.metrics.reports.Inc()
-	for _, p := range response.Moved {
-		if n := o.c.inodes.find(base.Ino(p.Ino)); n != nil {
-			n.movedTo(p, nil)
-			n.Release()
+	for i, p := range response.Moved {
+		n := o.c.inodes.find(base.Ino(p.Ino))
+		if n == nil {
+			continue
 		}
+		if i < len(response.MovedSubtrees) {
+			n.movedIn(p, base.SubtreeID(response.MovedSubtrees[i]))
+		} else {
+			n.movedTo(p, nil)
+		}
+		n.Release()
 	}
 	return true
 }

@@ -28,7 +28,10 @@ func (n *Inode) op(cred Cred) *canopyv1.Op {
 
 // entered returns the inode that an answer about name in dir describes, with a
 // reference, and its attributes as they are to be shown.
-func (c *Client) entered(dir *Inode, name string, res *canopyv1.Result, asked time.Time) (*Inode, *Attr, error) {
+func (c *Client) entered(ctx context.Context, cred Cred, dir *Inode, name string, res *canopyv1.Result, asked time.Time) (*Inode, *Attr, error) {
+	if err := c.complete(ctx, cred, res); err != nil {
+		return nil, nil, err
+	}
 	attr := res.Attr
 	if attr == nil {
 		return nil, nil, fserr.New(fserr.Malformed, "lookup", nil)
@@ -60,19 +63,26 @@ func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string)
 		n.at(dir, name)
 		return n, n.show(attr), nil, nil
 	}
-	asked := time.Now()
-	op := dir.op(cred)
-	op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(dir.ino), Name: []byte(name)}}
-	res, err := c.do(ctx, opLookup, op)
-	if res == nil {
-		c.cache.dropName(dir.ino, name)
-		return nil, nil, nil, err
+	for try := 0; ; try++ {
+		asked := time.Now()
+		op := dir.op(cred)
+		op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(dir.ino), Name: []byte(name)}}
+		res, err := c.do(ctx, opLookup, op)
+		if res == nil {
+			c.cache.dropName(dir.ino, name)
+			return nil, nil, nil, err
+		}
+		foreign := res.Error == 0 && res.Attr != nil && isStub(res.Attr)
+		n, attr, dirAttr, err = c.lookedUp(ctx, cred, dir, name, res, asked)
+		if !foreign || fserr.KindOf(err) != fserr.Stale || try == relocations {
+			return n, attr, dirAttr, err
+		}
+		// It was removed between the two questions: the name says what is there now.
 	}
-	return c.lookedUp(dir, name, res, asked)
 }
 
 // lookedUp takes in the answer to a lookup.
-func (c *Client) lookedUp(dir *Inode, name string, res *canopyv1.Result, asked time.Time) (n *Inode, attr, dirAttr *Attr, err error) {
+func (c *Client) lookedUp(ctx context.Context, cred Cred, dir *Inode, name string, res *canopyv1.Result, asked time.Time) (n *Inode, attr, dirAttr *Attr, err error) {
 	if res.DirAttr != nil {
 		dirAttr = c.sawDir(dir, res.DirAttr, asked)
 	}
@@ -80,7 +90,7 @@ func (c *Client) lookedUp(dir *Inode, name string, res *canopyv1.Result, asked t
 		c.cache.dropName(dir.ino, name)
 		return nil, nil, dirAttr, &fserr.Error{Kind: fserr.Kind(res.Error), Op: opLookup.String(), Err: detail(res)}
 	}
-	n, attr, err = c.entered(dir, name, res, asked)
+	n, attr, err = c.entered(ctx, cred, dir, name, res, asked)
 	return n, attr, dirAttr, err
 }
 
@@ -95,6 +105,9 @@ func (c *Client) Parent(ctx context.Context, cred Cred, dir *Inode) (*Inode, *At
 	op := dir.op(cred)
 	op.Call = &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: uint64(dir.ino)}}
 	res, err := c.do(ctx, opParent, op)
+	if err == nil {
+		err = c.complete(ctx, cred, res)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -157,22 +170,6 @@ func (c *Client) Access(ctx context.Context, cred Cred, n *Inode, mask uint32) e
 	return err
 }
 
-// StatFS returns the size of the file system, or of the quota that leaves the least
-// where n is.
-func (c *Client) StatFS(ctx context.Context, n *Inode) (*StatFS, error) {
-	op := n.op(Cred{})
-	op.Call = &canopyv1.Op_StatFs{StatFs: &canopyv1.StatFsCall{Place: n.place()}}
-	c.opens.tellClosed(ctx) // the space of a file that was open a moment ago, and is deleted, counts as free
-	res, err := c.do(ctx, opStatFS, op)
-	if err != nil {
-		return nil, err
-	}
-	if res.Statfs == nil {
-		return &StatFS{}, nil
-	}
-	return res.Statfs, nil
-}
-
 // Readlink returns the target of the symbolic link n.
 func (c *Client) Readlink(ctx context.Context, cred Cred, n *Inode) (string, error) {
 	op := n.op(cred)
@@ -199,6 +196,9 @@ func (c *Client) ReadDir(ctx context.Context, cred Cred, dir *Inode, req ReadDir
 	res, err := c.do(ctx, opReadDir, op)
 	if err != nil {
 		return ReadDirPage{}, err
+	}
+	if req.Plus && c.routes.split.Load() {
+		c.completePage(ctx, res.Entries)
 	}
 	if c.cache != nil && req.Plus {
 		for _, e := range res.Entries {

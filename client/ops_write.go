@@ -43,6 +43,8 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 		return Created{}, err
 	}
 	name := string(call.Name)
+	// What is there already and lies in another subtree has not been truncated.
+	foreign := res.Existed && res.Attr != nil && isStub(res.Attr)
 	created := Created{Existed: res.Existed, DirAttr: c.sawDir(dir, res.DirAttr, asked)}
 	if call.Anonymous && res.Attr != nil {
 		n := c.inodes.enter(base.Ino(res.Attr.Ino), res.Attr.Mode, dir.subtreeID())
@@ -50,19 +52,26 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 		n.grant(c, res)
 		created.Inode, created.Attr = n, n.show(res.Attr)
 	} else {
-		created.Inode, created.Attr, err = c.entered(dir, name, res, asked)
+		created.Inode, created.Attr, err = c.entered(ctx, cred, dir, name, res, asked)
 	}
 	if err != nil {
 		return Created{}, err
 	}
-	if st := created.Inode.file.Load(); st != nil && res.Existed && call.Truncate {
+	if st := created.Inode.file.Load(); st != nil && res.Existed && call.Truncate && !foreign {
 		st.truncated(res.Attr, 0)
 		created.Attr = created.Inode.show(res.Attr)
 	}
 	if res.Existed && res.Attr.Mode&modeType != syscall.S_IFREG {
 		return created, nil // what is no regular file has no File
 	}
-	created.File, err = c.Open(ctx, cred, created.Inode, flags&^syscall.O_TRUNC)
+	if foreign && call.Truncate {
+		err = c.Access(ctx, cred, created.Inode, accessWrite)
+	} else {
+		flags &^= syscall.O_TRUNC
+	}
+	if err == nil {
+		created.File, err = c.Open(ctx, cred, created.Inode, flags)
+	}
 	if err != nil {
 		created.Inode.Release()
 		return Created{}, err
@@ -75,14 +84,14 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 }
 
 // made sends an operation that makes name in dir and enters its answer.
-func (c *Client) made(ctx context.Context, kind opKind, op *canopyv1.Op, dir *Inode, name string) (n *Inode, attr, dirAttr *Attr, err error) {
+func (c *Client) made(ctx context.Context, cred Cred, kind opKind, op *canopyv1.Op, dir *Inode, name string) (n *Inode, attr, dirAttr *Attr, err error) {
 	asked := time.Now()
 	res, err := c.do(ctx, kind, op)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	dirAttr = c.sawDir(dir, res.DirAttr, asked)
-	n, attr, err = c.entered(dir, name, res, asked)
+	n, attr, err = c.entered(ctx, cred, dir, name, res, asked)
 	return n, attr, dirAttr, err
 }
 
@@ -90,7 +99,7 @@ func (c *Client) made(ctx context.Context, kind opKind, op *canopyv1.Op, dir *In
 func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32) (n *Inode, attr, dirAttr *Attr, err error) {
 	op := dir.op(cred)
 	op.Call = &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode & 0o7777, Umask: cred.Umask}}
-	return c.made(ctx, opMkdir, op, dir, name)
+	return c.made(ctx, cred, opMkdir, op, dir, name)
 }
 
 // Mknod makes a special file or, by S_IFREG in mode, a regular one. The Inode
@@ -98,14 +107,14 @@ func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, 
 func (c *Client) Mknod(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32, rdev uint64) (n *Inode, attr, dirAttr *Attr, err error) {
 	op := dir.op(cred)
 	op.Call = &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode, Rdev: rdev, Umask: cred.Umask}}
-	return c.made(ctx, opMknod, op, dir, name)
+	return c.made(ctx, cred, opMknod, op, dir, name)
 }
 
 // Symlink makes a symbolic link to target. The Inode holds a reference.
 func (c *Client) Symlink(ctx context.Context, cred Cred, dir *Inode, name, target string) (n *Inode, attr, dirAttr *Attr, err error) {
 	op := dir.op(cred)
 	op.Call = &canopyv1.Op_Symlink{Symlink: &canopyv1.SymlinkCall{Dir: uint64(dir.ino), Name: []byte(name), Target: []byte(target)}}
-	return c.made(ctx, opSymlink, op, dir, name)
+	return c.made(ctx, cred, opSymlink, op, dir, name)
 }
 
 // Link gives n the further name in dir and returns n's attributes after it.
@@ -175,6 +184,9 @@ func (c *Client) Rmdir(ctx context.Context, cred Cred, dir *Inode, name string) 
 	}
 	return c.sawDir(dir, res.DirAttr, asked), nil
 }
+
+// accessWrite is W_OK of access(2).
+const accessWrite = 2
 
 // Flags of Rename, those of renameat2(2).
 const (

@@ -80,9 +80,18 @@ func (c *Client) AllQuotas(ctx context.Context) ([]*Quota, error) {
 
 // DirPath returns the path of a directory by its number, as it is now.
 func (c *Client) DirPath(ctx context.Context, dir base.Ino) (string, error) {
+	subtree, ok := c.inodes.dirs.find(dir)
+	if !ok {
+		subtree = base.RootSubtree
+	}
+	return c.dirPath(ctx, dir, subtree)
+}
+
+// dirPath is DirPath of a directory that is believed to be in a subtree.
+func (c *Client) dirPath(ctx context.Context, dir base.Ino, subtree base.SubtreeID) (string, error) {
 	path := ""
 	for at := dir; at != base.RootIno; {
-		res, err := c.do(ctx, opParent, &canopyv1.Op{Subtree: uint64(base.RootSubtree), Cred: superuser,
+		res, err := c.do(ctx, opParent, &canopyv1.Op{Subtree: uint64(subtree), Cred: superuser,
 			Call: &canopyv1.Op_Parent{Parent: &canopyv1.ParentCall{Dir: uint64(at)}}})
 		if err != nil {
 			return "", err
@@ -91,7 +100,7 @@ func (c *Client) DirPath(ctx context.Context, dir base.Ino) (string, error) {
 		if strings.Count(path, "/") > maxDirDepth {
 			return "", fserr.New(fserr.Loop, "path", fmt.Errorf("of directory %v", dir))
 		}
-		at = base.Ino(res.GetPlace().GetDir())
+		at, subtree = base.Ino(res.GetPlace().GetDir()), base.SubtreeID(res.GetAttr().GetSubtree())
 	}
 	if path == "" {
 		return "/", nil

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
@@ -17,7 +18,9 @@ type routes struct {
 	subtree map[base.SubtreeID]route
 	address map[base.NodeID]string
 	shards  map[base.ShardID]*canopyv1.ShardInfo
-	changed chan struct{} // closed and replaced at each change
+	changed chan struct{}           // closed and replaced at each change
+	hints   map[base.ShardID]target // holders that redirects named, of shards that the map does not know yet
+	split   atomic.Bool             // there is more than one subtree
 }
 
 type route struct {
@@ -30,27 +33,32 @@ func newRoutes() *routes {
 		subtree: map[base.SubtreeID]route{},
 		address: map[base.NodeID]string{},
 		shards:  map[base.ShardID]*canopyv1.ShardInfo{},
+		hints:   map[base.ShardID]target{},
 		changed: make(chan struct{}),
 	}
 }
 
 // install takes a map. It refuses one of another cluster and one that is older,
-// which a node without etcd may still serve.
-func (r *routes) install(m *canopyv1.PlacementMap) (installed, foreign bool) {
+// which a node without etcd may still serve. moved are the subtrees that another shard
+// owns than was known.
+func (r *routes) install(m *canopyv1.PlacementMap) (installed, foreign bool, moved []base.SubtreeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current != nil {
 		if m.Cluster != r.current.Cluster {
-			return false, true
+			return false, true, nil
 		}
 		if m.Revision < r.current.Revision {
-			return false, false
+			return false, false, nil
 		}
 	}
 	r.current = m
 	for _, s := range m.Subtrees {
 		id, epoch := base.SubtreeID(s.Subtree), base.Epoch(s.Epoch)
 		if known, ok := r.subtree[id]; !ok || epoch >= known.epoch {
+			if ok && known.shard != base.ShardID(s.Shard) {
+				moved = append(moved, id)
+			}
 			r.subtree[id] = route{base.ShardID(s.Shard), epoch}
 		}
 	}
@@ -62,12 +70,14 @@ func (r *routes) install(m *canopyv1.PlacementMap) (installed, foreign bool) {
 	clear(r.shards)
 	for _, s := range m.Shards {
 		r.shards[base.ShardID(s.Shard)] = s
+		delete(r.hints, base.ShardID(s.Shard))
 	}
 	r.notifyLocked()
-	return true, false
+	return true, false, moved
 }
 
 func (r *routes) notifyLocked() {
+	r.split.Store(len(r.subtree) > 1)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -88,6 +98,9 @@ func (r *routes) learn(red *canopyv1.Redirect) bool {
 	r.subtree[id] = to
 	if red.Node != 0 && red.Address != "" {
 		r.address[base.NodeID(red.Node)] = red.Address
+		if r.shards[to.shard] == nil {
+			r.hints[to.shard] = target{base.NodeID(red.Node), red.Address}
+		}
 	}
 	r.notifyLocked()
 	return true
@@ -98,6 +111,25 @@ func (r *routes) subtrees() []base.SubtreeID {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Sorted(maps.Keys(r.subtree))
+}
+
+// oneSubtreeEach returns a subtree of each shard that owns one.
+func (r *routes) oneSubtreeEach() map[base.ShardID]base.SubtreeID {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	one := map[base.ShardID]base.SubtreeID{}
+	for id, to := range r.subtree {
+		one[to.shard] = id
+	}
+	return one
+}
+
+// allShards returns the shards of the map, and those that redirects named.
+func (r *routes) allShards() []base.ShardID {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := slices.Collect(maps.Keys(r.shards))
+	return slices.AppendSeq(all, maps.Keys(r.hints))
 }
 
 // find returns where a subtree lives, and a channel that is closed at the next
@@ -114,7 +146,11 @@ func (r *routes) holderHint(shard base.ShardID) (node base.NodeID, address strin
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := r.shards[shard]
-	if s == nil || s.HolderNode == 0 {
+	if s == nil {
+		hint := r.hints[shard]
+		return hint.node, hint.address, 0
+	}
+	if s.HolderNode == 0 {
 		return 0, "", 0
 	}
 	node = base.NodeID(s.HolderNode)

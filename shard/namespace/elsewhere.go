@@ -216,6 +216,7 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 	out := &canopyv1.Result{Moves: moves.Sum64()}
 	shardView := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash}
 	var dirAt base.SubtreeID
+	var dirEpoch base.Epoch
 	for _, id := range ids {
 		v, err := shardView.viewIn(id)
 		if err != nil {
@@ -230,7 +231,7 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 		}
 		switch _, err := v.directory(base.Ino(c.Dir)); {
 		case err == nil:
-			dirAt = id
+			dirAt, dirEpoch = id, v.epoch
 		case err != fserr.Stale && !isElsewhere(err):
 			return nil, err
 		}
@@ -239,7 +240,27 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 		return out, fserr.Stale
 	}
 	out.Attr = stub(base.Ino(c.Dir), schema.TypeDir, dirAt)
+	out.Attr.Epoch = uint64(dirEpoch)
 	return out, nil
+}
+
+// lastKnown fills in out with the name that a file had when its directory was in the
+// subtree, of which nothing else is known any more. It is a hint: nobody has the file.
+func (v *view) lastKnown(ino base.Ino, out *canopyv1.Result) error {
+	b, found, err := v.r.Get(schema.RelocationKey(v.id, v.subtree, ino))
+	if err != nil || !found {
+		return err
+	}
+	to, err := schema.DecodeRelocation(b)
+	if err != nil || to.Dir == 0 {
+		return err
+	}
+	if _, err := v.directory(to.Dir); err == fserr.Stale {
+		out.Place = &canopyv1.Place{Ino: uint64(ino), Dir: uint64(to.Dir), Name: to.Name}
+	} else if err != nil && !isElsewhere(err) {
+		return err
+	}
+	return nil
 }
 
 // locateNumber looks in one subtree for what an inode number leads to: it fills in
@@ -252,7 +273,7 @@ func (v *view) locateNumber(ino base.Ino, out *canopyv1.Result) (bool, error) {
 	}
 	switch {
 	case err == fserr.Stale || isElsewhere(err):
-		return false, nil
+		return false, v.lastKnown(ino, out)
 	case err != nil:
 		return false, err
 	case o.isDir():
@@ -260,5 +281,6 @@ func (v *view) locateNumber(ino base.Ino, out *canopyv1.Result) (bool, error) {
 	default:
 		out.Attr, out.Place = stub(ino, 0, v.subtree), o.place()
 	}
+	out.Attr.Epoch = uint64(v.epoch)
 	return true, nil
 }

@@ -1232,8 +1232,9 @@ func (x *ReadlinkCall) GetPlace() *Place {
 // LocateCall asks which subtree of the shard has an inode (PROTOCOLS E7): a
 // directory's header; of a file its de-inlined inode or orphan, or where it was
 // renamed to, else the header of the directory in which it is believed to be. The
-// answer's attr has only number, type if it is a directory's, and subtree; place is
-// where a file was renamed to. STALE: the shard has none of them.
+// answer's attr has only number, type if it is a directory's, subtree, and if the
+// shard owns that its epoch; place is where a file was renamed to. STALE: the shard has none of them; place can be the
+// last name that it knows of a file in a directory that has left.
 type LocateCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ino           uint64                 `protobuf:"varint,1,opt,name=ino,proto3" json:"ino,omitempty"`
