@@ -142,7 +142,7 @@ func (c *cluster) place(path string) (base.SubtreeID, *canopyv1.Place) {
 	switch {
 	case r.Error != 0:
 		return d.subtree, &canopyv1.Place{Dir: d.ino, Name: name}
-	case r.Attr.Mode&schema.TypeMask == schema.TypeDir, r.Attr.Nlink == 0, r.Attr.Nlink > 1:
+	case r.Attr.Mode&schema.TypeMask == schema.TypeDir, r.Attr.Nlink != 1, base.SubtreeID(r.Attr.Subtree) != d.subtree:
 		return base.SubtreeID(r.Attr.Subtree), &canopyv1.Place{Ino: r.Attr.Ino}
 	}
 	return d.subtree, &canopyv1.Place{Ino: r.Attr.Ino, Dir: d.ino, Name: name}
