@@ -257,6 +257,9 @@ func (x *transaction) askAll(ctx context.Context, plan *namespace.TxnPlan, asks 
 		all.Go(run)
 	}
 	all.Wait()
+	if x.stored != nil {
+		return nil // it was answered before: nothing else counts
+	}
 	var failed error
 	for _, g := range groups {
 		switch {
