@@ -10,12 +10,13 @@ import (
 )
 
 // writeDuring runs the writer that journals what was acknowledged while disturb
-// works, and compares the journal with the namespace afterwards.
-func (c *cluster) writeDuring(t *testing.T, duration time.Duration, disturb func()) {
+// works, and compares the journal with the namespace afterwards. args are further
+// ones of the writer.
+func (c *cluster) writeDuring(t *testing.T, duration time.Duration, disturb func(), args ...string) {
 	t.Helper()
 	journal := filepath.Join(t.TempDir(), "journal")
-	writer := start(t, "loadtest", "meta", "--cluster", c.address, "--durable-check", "--journal", journal,
-		"--for", duration.String(), "--op-timeout", "60s", "--workers", "16", "--quiet", "--with-floor=no")
+	writer := start(t, "loadtest", append([]string{"meta", "--cluster", c.address, "--durable-check", "--journal", journal,
+		"--for", duration.String(), "--op-timeout", "60s", "--workers", "16", "--quiet", "--with-floor=no"}, args...)...)
 	writer.waitOutput(t, "ops/s")
 	disturb()
 	select {

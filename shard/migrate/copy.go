@@ -234,7 +234,7 @@ func (d *Driver) sendTail(ctx context.Context) error {
 	if c.tail = c.tail[n:]; len(c.tail) == 0 {
 		err := d.src.Read(ctx, func(r shard.Reader) (err error) {
 			if c.pending.Sessions, err = d.sessions(r); err == nil {
-				c.pending.TimeNs, err = d.time(r)
+				c.pending.TimeNs, c.pending.LostClientNs, err = d.times(r)
 			}
 			return err
 		})
@@ -258,15 +258,16 @@ func (d *Driver) handOff(ctx context.Context) error {
 	return d.do(ctx, command)
 }
 
-// time returns the source's time, which the target's must not be before (A3).
-func (d *Driver) time(r shard.Reader) (int64, error) {
+// times returns the source's time, which the target's must not be before (A3), and
+// when it ended the last session of a client that was lost.
+func (d *Driver) times(r shard.Reader) (now, lost int64, err error) {
 	value, found, err := r.Get(schema.ShardKey(d.id))
 	if err != nil || !found {
-		return 0, err
+		return 0, 0, err
 	}
 	s, err := schema.DecodeShardState(value)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return s.TimeNS, nil
+	return s.TimeNS, s.LostClientNS, nil
 }

@@ -120,6 +120,8 @@ func (b *batch) importBatch(id base.SubtreeID, i *schema.Import, c *canopyv1.Imp
 			return nil, err
 		}
 	}
+	// A file that is older may have bytes that nobody reported.
+	b.m.state.LostClientNS = max(b.m.state.LostClientNS, c.LostClientNs)
 	i.Batch = c.Batch
 	return b.saveImport(id, i)
 }

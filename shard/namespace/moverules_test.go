@@ -69,7 +69,7 @@ func TestImportTakesTheNextBatchAlone(t *testing.T) {
 	is("a batch of the earlier attempt", x.takeIn(importStep(batch, 5, 1, row(9))), fserr.OldEpoch)
 	is("its cancellation", x.takeIn(importStep(cancel, 5, 0)), fserr.OldEpoch)
 	is("batch 1 of the later attempt", x.takeIn(importStep(batch, 6, 1, row(3))), fserr.OK)
-	is("a query meanwhile", fserr.Kind(x.m.Query(x.kv, &canopyv1.Op{Subtree: 7, Call: &canopyv1.Op_GetAttr{}}).Error), fserr.Moved)
+	is("a query meanwhile", fserr.Kind(x.m.Query(x.kv, &canopyv1.Op{Subtree: 7, Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: 70}}}}).Error), fserr.Moved)
 	is("cancel", x.takeIn(importStep(cancel, 6, 0)), fserr.OK)
 	is("a beginning that comes late", x.takeIn(importStep(begin, 6, 0)), fserr.OldEpoch)
 	if stored() != 0 {
@@ -220,7 +220,7 @@ func TestBorderOfACarve(t *testing.T) {
 	s := newShards(t, 2)
 	sampleTree(s)
 	from, subtree := s.until("/a/b", 2, "IMPORT_BATCH")
-	s.mustAll(s.rename("/a/b/c/d", "/other/d"), s.rename("/other/in", "/a/b/in")) // one goes, one comes
+	s.mustAll(s.rename("/a/b/c/d", "/other/d"), s.rename("/other/in", "/a/b/in"), s.mkdir("/a/b/c/made")) // one goes, one comes, one is new
 	moved, _ := s.dir("/other/d")
 	stays, _ := s.dir("/a/b/in")
 	d := s.driver(from, subtree, 2)
@@ -243,6 +243,9 @@ func TestBorderOfACarve(t *testing.T) {
 		return h
 	}
 	_, in := s.dir("/a/b")
+	if _, made := s.dir("/a/b/c/made"); made != in {
+		t.Errorf("a directory that was made below the root of the carve is in subtree %d", made)
+	}
 	if h := header(x, 1, stays); uint64(h.ParentSubtree) != in {
 		t.Errorf("the parent of what stays is said to be in subtree %d, it is in %d", h.ParentSubtree, in)
 	}
@@ -267,3 +270,40 @@ func TestBorderOfACarve(t *testing.T) {
 }
 
 func dirOf(s *shards, path string) uint64 { ino, _ := s.dir(path); return ino }
+
+// TestMoveTakesTimesAlong: the target's time is not before the source's (PROTOCOLS
+// A3), and it knows of which files bytes may lie on data servers that nobody
+// reported: those that are older than the last client that was lost.
+func TestMoveTakesTimesAlong(t *testing.T) {
+	s := newShards(t, 2)
+	sampleTree(s)
+	s.now += 1_000_000
+	s.of[1].must(&canopyv1.Command{Client: 0xb2, Op: &canopyv1.Op{Seq: 1, Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{}}}})
+	s.of[1].must(&canopyv1.Command{Own: &canopyv1.Command_EndSessions{EndSessions: &canopyv1.EndSessionsCommand{Clients: []uint64{0xb2}}}})
+	lost := s.of[1].m.state.LostClientNS
+	x := s.of[2]
+	from, subtree, _ := s.begin("/a/b", 2)
+	d := s.driver(from, subtree, 2)
+	ahead := s.now + 1_000_000
+	s.fault = func(step string, after bool) error {
+		switch step {
+		case "MOVE_FREEZE":
+			s.now = ahead // the source's clock
+		case "IMPORT_BATCH", "IMPORT_ACTIVATE":
+			s.now = ahead - 500_000 // the target's
+		}
+		return nil
+	}
+	for done := false; !done; {
+		var err error
+		if done, err = d.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.m.state.LostClientNS != lost || x.m.state.TimeNS < ahead {
+		t.Errorf("the target has %d and the time %d, the source had %d and at least %d", x.m.state.LostClientNS, x.m.state.TimeNS, lost, ahead)
+	}
+	if e := x.m.ended[0xb2]; e == nil || e.MaxSeq != 1 {
+		t.Errorf("of the session that ended the target knows %v", e)
+	}
+}

@@ -1010,7 +1010,8 @@ type ImportCommand struct {
 	Batch         uint64                 `protobuf:"varint,8,opt,name=batch,proto3" json:"batch,omitempty"` // BATCH: its number, from 1; ACTIVATE: the last
 	Rows          []*ImportRow           `protobuf:"bytes,9,rep,name=rows,proto3" json:"rows,omitempty"`
 	Sessions      []*ImportSession       `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	TimeNs        int64                  `protobuf:"fixed64,11,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"` // of the source (PROTOCOLS A3)
+	TimeNs        int64                  `protobuf:"fixed64,11,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`                     // of the source (PROTOCOLS A3)
+	LostClientNs  int64                  `protobuf:"fixed64,12,opt,name=lost_client_ns,json=lostClientNs,proto3" json:"lost_client_ns,omitempty"` // when the source ended the last session of a client that was lost
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1119,13 @@ func (x *ImportCommand) GetSessions() []*ImportSession {
 func (x *ImportCommand) GetTimeNs() int64 {
 	if x != nil {
 		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *ImportCommand) GetLostClientNs() int64 {
+	if x != nil {
+		return x.LostClientNs
 	}
 	return 0
 }
@@ -1521,7 +1529,7 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"BorderName\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
-	"\x03ino\x18\x03 \x01(\x04R\x03ino\"\xdc\x02\n" +
+	"\x03ino\x18\x03 \x01(\x04R\x03ino\"\x82\x03\n" +
 	"\rImportCommand\x12)\n" +
 	"\x04step\x18\x01 \x01(\x0e2\x15.canopy.v1.ImportStepR\x04step\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
@@ -1535,7 +1543,8 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\x04rows\x18\t \x03(\v2\x14.canopy.v1.ImportRowR\x04rows\x124\n" +
 	"\bsessions\x18\n" +
 	" \x03(\v2\x18.canopy.v1.ImportSessionR\bsessions\x12\x17\n" +
-	"\atime_ns\x18\v \x01(\x10R\x06timeNs\"Y\n" +
+	"\atime_ns\x18\v \x01(\x10R\x06timeNs\x12$\n" +
+	"\x0elost_client_ns\x18\f \x01(\x10R\flostClientNs\"Y\n" +
 	"\tImportRow\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x12\n" +

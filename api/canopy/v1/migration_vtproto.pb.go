@@ -727,6 +727,12 @@ func (m *ImportCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LostClientNs != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.LostClientNs))
+		i--
+		dAtA[i] = 0x61
+	}
 	if m.TimeNs != 0 {
 		i -= 8
 		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.TimeNs))
@@ -1408,6 +1414,9 @@ func (m *ImportCommand) SizeVT() (n int) {
 		}
 	}
 	if m.TimeNs != 0 {
+		n += 9
+	}
+	if m.LostClientNs != 0 {
 		n += 9
 	}
 	n += len(m.unknownFields)
@@ -3536,6 +3545,16 @@ func (m *ImportCommand) UnmarshalVT(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.TimeNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
+		case 12:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LostClientNs", wireType)
+			}
+			m.LostClientNs = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.LostClientNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
 		default:
 			iNdEx = preIndex
