@@ -55,7 +55,7 @@ func (m *model) laidOut(res *canopyv1.Result, dir *node) {
 
 // standard is the root's layout.
 func (m *model) standard() *canopyv1.Layout {
-	b, _, err := m.kv.Get(schema.HeaderKey(testShard, 1, 1))
+	b, _, err := m.kv.Get(schema.HeaderKey(m.shard, 1, 1))
 	if err != nil {
 		m.rt.Fatal(err)
 	}

@@ -25,6 +25,8 @@ type model struct {
 	listing  *listing
 	quotas   bool
 	policies bool // some were set
+	other    *rig // the shard where the subtree is not, once it has moved
+	moving   bool
 }
 
 type sent struct {
@@ -60,7 +62,8 @@ const modelClient = 0xc1
 // of requests, several operations in one entry, listings that go on meanwhile,
 // and colliding hashes. At the end fsck is clean, both agree on the whole tree,
 // and a replica that applies the same log, restarting elsewhere, holds the same
-// bytes (DESIGN section 10, invariants 2-6).
+// bytes (DESIGN section 10, invariants 2-6). The subtree moves between two shards
+// meanwhile, with crashes: nothing of that can be seen.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var hash func([]byte) shard.Hash
@@ -101,7 +104,7 @@ func (m *model) pick(label string, n int) int { return rapid.IntRange(0, n-1).Dr
 
 func (m *model) round() {
 	m.now += int64(m.pick("time", 3)) - 1 // the holder's clock may go back
-	switch m.pick("round", 14) {
+	switch m.pick("round", 15) {
 	case 0:
 		m.load()
 	case 1:
@@ -116,6 +119,8 @@ func (m *model) round() {
 		m.page()
 	case 7:
 		m.countQuotas()
+	case 8:
+		m.migrate()
 	default:
 		m.entry()
 	}
@@ -160,7 +165,7 @@ func (m *model) repeat() {
 
 func (m *model) purgeAll() {
 	c := &canopyv1.PurgeCommand{Subtree: 1}
-	if err := Orphans(m.kv, testShard, 1, 0, func(o OrphanInfo) bool {
+	if err := Orphans(m.kv, m.shard, 1, 0, func(o OrphanInfo) bool {
 		c.Orphans = append(c.Orphans, uint64(o.Ino))
 		return true
 	}); err != nil {
@@ -241,7 +246,7 @@ func (m *model) finish() {
 	m.compareTree(m.o.root, "/")
 	m.compareQuotas()
 	files, directories, byteCount := m.o.counts()
-	if err := Subtrees(m.kv, testShard, func(s SubtreeInfo) bool {
+	if err := Subtrees(m.kv, m.shard, func(s SubtreeInfo) bool {
 		if s.Files != files || s.Directories != directories || s.Bytes != byteCount {
 			m.rt.Errorf("counters %+v, want %d files, %d directories, %d bytes", s, files, directories, byteCount)
 		}
@@ -249,11 +254,20 @@ func (m *model) finish() {
 	}); err != nil {
 		m.rt.Fatal(err)
 	}
+	m.equalReplicas(m.rig)
+	if m.other != nil {
+		m.equalReplicas(m.other)
+	}
+}
+
+// equalReplicas holds that who applies a shard's log anew, with restarts or without,
+// has the same bytes.
+func (m *model) equalReplicas(r *rig) {
 	for _, restart := range []bool{false, true} {
-		replica := newRig(m.rig.t, m.hash)
-		replica.countNow = m.countNow
+		replica := newRigOf(r.shard, r.t, r.hash)
+		replica.countNow = r.countNow
 		replica.load()
-		for _, e := range m.log {
+		for _, e := range r.log {
 			if restart {
 				replica.load()
 			}
@@ -261,7 +275,7 @@ func (m *model) finish() {
 				m.rt.Fatal(err)
 			}
 		}
-		if d := m.kv.Diff(replica.kv, schema.Format); d != "" {
+		if d := r.kv.Diff(replica.kv, schema.Format); d != "" {
 			m.rt.Fatalf("a replica of the same log (restarts: %v) differs:\n%s", restart, d)
 		}
 	}

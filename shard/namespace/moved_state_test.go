@@ -45,7 +45,7 @@ func copyRange(t *testing.T, from, to *memkv.Store, shard base.ShardID, lo, hi [
 // takes those along.
 func movedRig(t *testing.T, r *rig) *rig {
 	t.Helper()
-	to := &rig{t: t, kv: memkv.New(), now: r.now, seq: r.seq, places: r.places, marks: map[string][2]uint64{}}
+	to := &rig{t: t, shard: otherShard, kv: memkv.New(), now: r.now, seq: r.seq, places: r.places, marks: map[string][2]uint64{}}
 	to.m = New(Config{Shard: otherShard})
 	if err := to.m.Load(to.kv); err != nil {
 		t.Fatal(err)

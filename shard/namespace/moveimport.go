@@ -233,10 +233,13 @@ func (b *batch) importActivate(id base.SubtreeID, i *schema.Import, c *canopyv1.
 	}
 	s := newSubtree(id, schema.Subtree{Epoch: i.Epoch, State: schema.Active, Root: i.Root})
 	if i.Carve {
-		s.counters = i.Counts
 		if err := b.set(schema.CountersKey(b.id, id), &i.Counts); err != nil {
 			return nil, err
 		}
+	}
+	var err error
+	if s.counters, err = countersOf(b.r, b.id, id); err != nil {
+		return nil, err
 	}
 	if err := b.m.loadSubtree(b.r, s); err != nil {
 		return nil, err

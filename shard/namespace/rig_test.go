@@ -39,9 +39,12 @@ type logEntry struct {
 
 const testShard = base.ShardID(1)
 
-func newRig(t testing.TB, hash func([]byte) shard.Hash) *rig {
-	r := &rig{t: t, kv: memkv.New(), hash: hash, now: 1000, seq: map[uint64]uint64{},
-		places: map[string]*canopyv1.Place{}, marks: map[string][2]uint64{}, shard: testShard, carves: map[uint64]*carved{}}
+func newRig(t testing.TB, hash func([]byte) shard.Hash) *rig { return newRigOf(testShard, t, hash) }
+
+// newRigOf returns a rig of another shard.
+func newRigOf(id base.ShardID, t testing.TB, hash func([]byte) shard.Hash) *rig {
+	r := &rig{t: t, shard: id, kv: memkv.New(), hash: hash, now: 1000, seq: map[uint64]uint64{},
+		places: map[string]*canopyv1.Place{}, marks: map[string][2]uint64{}, carves: map[uint64]*carved{}}
 	r.load()
 	return r
 }

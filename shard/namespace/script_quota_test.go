@@ -35,7 +35,7 @@ func (r *rig) quotaOperation(l *words) *canopyv1.Op {
 func (r *rig) count() string {
 	n := 0
 	var infos []QuotaInfo
-	if err := Quotas(r.kv, testShard, 1, func(q QuotaInfo) bool { infos = append(infos, q); return true }); err != nil {
+	if err := Quotas(r.kv, r.shard, 1, func(q QuotaInfo) bool { infos = append(infos, q); return true }); err != nil {
 		r.t.Fatal(err)
 	}
 	for _, q := range infos {
@@ -63,7 +63,7 @@ func (r *rig) counted() string {
 // dropTallies ends the tallies, as the holder does with old ones.
 func (r *rig) dropTallies() string {
 	var all []QuotaInfo
-	if err := Quotas(r.kv, testShard, 1, func(q QuotaInfo) bool { all = append(all, q); return true }); err != nil {
+	if err := Quotas(r.kv, r.shard, 1, func(q QuotaInfo) bool { all = append(all, q); return true }); err != nil {
 		r.t.Fatal(err)
 	}
 	for _, q := range all {
