@@ -220,6 +220,5 @@ func TestMigrateUnderKills(t *testing.T) {
 			return nil
 		})
 	}
-	c.mdsctl(t, "fsck")
 	c.stop(t)
 }
