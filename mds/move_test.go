@@ -3,6 +3,7 @@ package mds_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/api/wire"
@@ -117,9 +118,11 @@ func TestMigrate(t *testing.T) {
 }
 
 // route returns what the map says of a subtree.
-func (c *cluster) route(subtree uint64) *canopyv1.SubtreeRoute {
+func (c *cluster) route(subtree uint64) *canopyv1.SubtreeRoute { return c.routeAt(0, subtree) }
+
+func (c *cluster) routeAt(node int, subtree uint64) *canopyv1.SubtreeRoute {
 	c.t.Helper()
-	stream, err := canopyv1.NewClusterClient(connect(c.t, c.nodes[0].Addr())).WatchMap(c.t.Context(), &canopyv1.WatchMapRequest{})
+	stream, err := canopyv1.NewClusterClient(connect(c.t, c.nodes[node].Addr())).WatchMap(c.t.Context(), &canopyv1.WatchMapRequest{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -130,6 +133,74 @@ func (c *cluster) route(subtree uint64) *canopyv1.SubtreeRoute {
 	for _, s := range m.Subtrees {
 		if s.Subtree == subtree {
 			return s
+		}
+	}
+	return nil
+}
+
+// TestOrphansWaitForReportsAfterAMove: the whole namespace moves to another shard.
+// What a client said there before does not count for what came (PROTOCOLS H2).
+func TestOrphansWaitForReportsAfterAMove(t *testing.T) {
+	data := newFakeData()
+	c := newCluster(t, placement.Bootstrap{Nodes: 1, Shards: 2, Replicas: 1}, quick(data))
+	k := c.caller(0xa1).open(1).open(2)
+	k.report(2, 1) // nothing is open there
+	place, held := k.makeOrphan("held")
+	k.report(1, 1, place)
+	r := c.startMove(1, 2, 1, 1)
+	if r.Error != 0 || r.Move.Into != 1 {
+		t.Fatal(fserr.Kind(r.Error), r.Detail, r.Move)
+	}
+	if ended := c.moved(1, r.Move); ended.Outcome != "moved" {
+		t.Fatal(ended)
+	}
+	// Longer than the grace, without a report from the client.
+	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		if data.wasDeleted(held) {
+			t.Fatal("an open file was deleted on the word of an earlier report")
+		}
+	}
+	k.report(2, 2, place)
+	if got := k.must(2, getattr(place)); got.Attr.Ino != place.Ino {
+		t.Errorf("the open file is %v", got.Attr)
+	}
+	k.report(2, 3)
+	eventually(t, "the closed file goes", func() bool { return data.wasDeleted(held) })
+	// A holder of the shard that it came from takes nothing for its own again.
+	if got := k.do(1, lookup(1, "held")); fserr.Kind(got.Error) != fserr.Moved || got.Redirect.GetShard() != 2 {
+		t.Errorf("at the old owner: %v %v", fserr.Kind(got.Error), got.Redirect)
+	}
+	c.kill(0)
+	c.start(0)
+	c.waitReady(0)
+	k = c.caller(0xb2).open(2)
+	k.must(2, k.write(create(1, "after")))
+}
+
+// TestMoveGoesOnAfterAFailover: the source's holder goes in the middle of a copy.
+func TestMoveGoesOnAfterAFailover(t *testing.T) {
+	c := newCluster(t, placement.Bootstrap{Nodes: 3, Shards: 2, Replicas: 3}, nil)
+	k := c.caller(0xa1).open(1)
+	dir := k.must(1, k.write(mkdir(1, "d"))).Attr.Ino
+	for i := range 200 {
+		k.must(1, k.write(create(dir, fmt.Sprint("f", i))))
+	}
+	r := c.startMove(1, 2, 1, dir)
+	if r.Error != 0 {
+		t.Fatal(fserr.Kind(r.Error), r.Detail)
+	}
+	c.kill(c.holder(1))
+	eventually(t, "the move ends under another holder", func() bool { return c.liveRoute(r.Move.Into).GetShard() == 2 })
+	for i := range 200 {
+		k.must(2, in(r.Move.Into, lookup(dir, fmt.Sprint("f", i))))
+	}
+}
+
+// liveRoute is route, at a node that runs.
+func (c *cluster) liveRoute(subtree uint64) *canopyv1.SubtreeRoute {
+	for i, n := range c.nodes {
+		if n != nil {
+			return c.routeAt(i, subtree)
 		}
 	}
 	return nil

@@ -179,7 +179,7 @@ func (d *Driver) stepFrozen(ctx context.Context) error {
 		return d.attempt(ctx) // which thaws it
 	}
 	if d.now()-c.frozenAt > FreezeLimit {
-		c.inRound, c.last = false, false
+		c.last = false // and what is left of the round is sent
 		if d.carves() && c.tailed {
 			d.copy = nil // what the tail had may not be so any more
 		}

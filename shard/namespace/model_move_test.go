@@ -62,8 +62,9 @@ func (m *model) migrate() {
 		m.rt.Fatalf("it does not move: %s", formatResult(r))
 	}
 	limits := migrate.Limits{BatchBytes: 1 << (8 + m.pick("batch", 8)), WalkNames: 3, CalmKeys: uint64(m.pick("calm", 20))}
+	clock := time.Duration(0)
 	fresh := func() *migrate.Driver {
-		d := migrate.New(from.shard, 1, rigSource{from}, rigTarget{to}, func() time.Duration { return 0 })
+		d := migrate.New(from.shard, 1, rigSource{from}, rigTarget{to}, func() time.Duration { return clock })
 		d.Limits = limits
 		return d
 	}
@@ -73,13 +74,15 @@ func (m *model) migrate() {
 	for done := false; !done; {
 		if crashes > 0 && m.pick("crash", 10) == 0 {
 			crashes--
-			switch m.pick("of", 3) {
+			switch m.pick("of", 4) {
 			case 0:
 				d = fresh()
 			case 1:
 				from.load()
 			case 2:
 				to.load()
+			case 3:
+				clock += migrate.FreezeLimit + 1
 			}
 		}
 		var err error

@@ -1,12 +1,15 @@
 package namespace
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/shard/memkv"
+	"github.com/canopyfs/canopy/shard/migrate"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -305,5 +308,41 @@ func TestMoveTakesTimesAlong(t *testing.T) {
 	}
 	if e := x.m.ended[0xb2]; e == nil || e.MaxSeq != 1 {
 		t.Errorf("of the session that ended the target knows %v", e)
+	}
+}
+
+// TestFreezeIsUndone: when the last batch takes too long operations go on, and the
+// move with them (PROTOCOLS E4).
+func TestFreezeIsUndone(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		for _, at := range []string{"MOVE_ROTATE", "IMPORT_BATCH"} {
+			s, quiet := newShards(t, 3), newShards(t, 3)
+			for _, x := range []*shards{s, quiet} {
+				sampleTree(x)
+				if whole {
+					x.migrate("/a/b", 3, nil)
+				}
+			}
+			thaws, n := 0, 0
+			s.steps = nil
+			s.fault = func(step string, after bool) error {
+				frozen := slices.Contains(s.steps[max(0, len(s.steps)-4):], "MOVE_FREEZE")
+				if step == at && !after && frozen && thaws < 2 {
+					thaws++
+					s.now += int64(migrate.FreezeLimit) + 1
+				}
+				return nil
+			}
+			s.migrate("/a/b", 2, func(int) {
+				for _, x := range []*shards{s, quiet} {
+					x.mustAll(x.create(fmt.Sprintf("/a/b/late%d", n)))
+				}
+				n++
+			})
+			if got, want := stripInos(s.tree()), stripInos(quiet.tree()); got != want || thaws == 0 || !slices.Contains(s.steps, "MOVE_THAW") {
+				t.Fatalf("whole=%v at %s: %d thaws, steps %v:\n%s\nwant\n%s", whole, at, thaws, s.steps, got, want)
+			}
+			s.verify()
+		}
 	}
 }
