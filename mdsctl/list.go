@@ -24,7 +24,9 @@ type subtreeRow struct {
 	State       string `json:"state"` // as the shard says; empty if it did not answer
 	Files       uint64 `json:"files"`
 	Directories uint64 `json:"directories"`
-	MapShard    uint64 `json:"map_shard"` // as the placement map says; 0: it is not there
+	Bytes       uint64 `json:"bytes"`
+	HolderNode  uint64 `json:"holder_node"` // of the shard; 0: nobody holds it now
+	MapShard    uint64 `json:"map_shard"`   // as the placement map says; 0: it is not there
 	MapEpoch    uint64 `json:"map_epoch"`
 }
 
@@ -47,16 +49,18 @@ func subtreeRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []subt
 					row = &subtreeRow{Subtree: st.GetSubtree()}
 					byID[st.GetSubtree()] = row
 				}
-				if st.GetEpoch() < row.Epoch && row.State != "" {
+				// Who handed it off says the epoch of the new owner.
+				if row.State != "" && (st.GetEpoch() < row.Epoch || st.GetEpoch() == row.Epoch && row.State == "active") {
 					continue
 				}
 				row.Shard, row.Epoch, row.RootIno, row.State = s.GetShard(), st.GetEpoch(), st.GetRootIno(), st.GetState()
-				row.Files, row.Directories = st.GetFiles(), st.GetDirectories()
+				row.Files, row.Directories, row.Bytes = st.GetFiles(), st.GetDirectories(), st.GetBytes()
 			}
 		}
 	}
 	rows := []subtreeRow{}
 	for _, r := range byID {
+		r.HolderNode, _ = holderOf(reports, r.Shard)
 		rows = append(rows, *r)
 	}
 	sort.Slice(rows, func(i, k int) bool { return rows[i].Subtree < rows[k].Subtree })
@@ -72,9 +76,9 @@ func (a *app) subtreeCommand() *cobra.Command {
 			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
 				rows := subtreeRows(cl.Map(), cl.Nodes(c.Context()))
 				return a.emit(rows, func(t *table) {
-					t.row("SUBTREE", "SHARD", "EPOCH", "ROOT-INO", "STATE", "FILES", "DIRECTORIES", "MAP")
+					t.row("SUBTREE", "SHARD", "HOLDER", "EPOCH", "ROOT-INO", "STATE", "FILES", "DIRECTORIES", "BYTES", "MAP")
 					for _, r := range rows {
-						t.row(r.Subtree, r.Shard, r.Epoch, r.RootIno, r.State, r.Files, r.Directories, fmt.Sprintf("shard %d, epoch %d", r.MapShard, r.MapEpoch))
+						t.row(r.Subtree, r.Shard, nodeText(r.HolderNode), r.Epoch, r.RootIno, r.State, r.Files, r.Directories, bytesText(r.Bytes), fmt.Sprintf("shard %d, epoch %d", r.MapShard, r.MapEpoch))
 					}
 				})
 			})

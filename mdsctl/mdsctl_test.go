@@ -53,7 +53,7 @@ func TestStatusFindsProblems(t *testing.T) {
 	f.pools.Pools[0].Pgs[0].InSync = []uint64{2}
 	f.pools.Pools[0].Pgs[1].InSync = nil
 	code, out, errs := f.run("status")
-	if code != 1 || !strings.Contains(errs, "10 problems, the first: node 2 cannot reach etcd") {
+	if code != 1 || !strings.Contains(errs, "12 problems, the first: node 2 cannot reach etcd") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 	golden(t, "status-problems.txt", out)

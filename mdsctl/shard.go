@@ -36,7 +36,9 @@ type replicaRow struct {
 	Applied uint64 `json:"applied_index"`
 	Flushed uint64 `json:"flushed_index"`
 	Term    uint64 `json:"term"`
-	Behind  uint64 `json:"behind"` // entries behind the furthest replica
+	Behind  uint64 `json:"behind"`            // entries behind the furthest replica
+	Joining bool   `json:"joining,omitempty"` // it has no vote yet
+	Leaving bool   `json:"leaving,omitempty"` // it goes when those that join have one
 	Error   string `json:"error,omitempty"`
 }
 
@@ -69,7 +71,7 @@ func shardRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []shardR
 }
 
 func replicaState(r *canopyv1.ReplicaInfo, shard uint64, reports []*inspect.NodeReport) (replicaRow, *canopyv1.ShardStatus) {
-	row := replicaRow{Replica: r.GetReplica(), Node: r.GetNode(), Error: "the node of this replica is not in the map"}
+	row := replicaRow{Replica: r.GetReplica(), Node: r.GetNode(), Joining: r.GetJoining(), Leaving: r.GetLeaving(), Error: "the node of this replica is not in the map"}
 	for _, n := range reports {
 		if n.Info.GetNode() != r.GetNode() {
 			continue

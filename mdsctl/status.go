@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ type statusReport struct {
 	Pools       []poolRow    `json:"pools"`
 	Servers     []serverRow  `json:"data_servers"`
 	Capacity    capacityRow  `json:"capacity"`
+	Moving      []uint64     `json:"subtrees_in_a_move"`
 	Problems    []string     `json:"problems"`
 	layoutError error
 }
@@ -82,7 +84,7 @@ func gatherStatus(ctx context.Context, cl *inspect.Cluster) *statusReport {
 	reports := cl.Nodes(ctx)
 	r := &statusReport{
 		Cluster: m.GetCluster(), Asked: cl.From(), MapRevision: m.GetRevision(),
-		Nodes: nodeRows(reports), Shards: shardRows(m, reports), Services: []serviceRow{}, Pools: []poolRow{}, Servers: []serverRow{}, Problems: []string{},
+		Nodes: nodeRows(reports), Shards: shardRows(m, reports), Services: []serviceRow{}, Pools: []poolRow{}, Servers: []serverRow{}, Problems: []string{}, Moving: moving(reports),
 	}
 	for _, s := range m.GetServices() {
 		r.Services = append(r.Services, serviceRow{ID: s.GetId(), Address: s.GetAddress(), Host: s.GetHost(), Pid: pidHere(s.GetHost(), s.GetPid(), here), Leader: s.GetLeader()})
@@ -113,6 +115,22 @@ func subtreeProblems(m *canopyv1.PlacementMap) []string {
 		}
 	}
 	return []string{"the map has no subtree 1: nobody owns /"}
+}
+
+// moving lists the subtrees that some shard takes in or is about to hand off.
+func moving(reports []*inspect.NodeReport) []uint64 {
+	all := []uint64{}
+	for _, n := range reports {
+		for _, s := range n.Shards {
+			for _, t := range s.GetSubtrees() {
+				if state := t.GetState(); (state == "importing" || state == "frozen") && !slices.Contains(all, t.GetSubtree()) {
+					all = append(all, t.GetSubtree())
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 func (r *statusReport) problem(format string, args ...any) {
@@ -156,18 +174,36 @@ func (r *statusReport) shardProblems(s shardRow) {
 		r.problem("shard %d is down: %d of %d replicas run, a majority is needed", s.Shard, running, len(s.Replicas))
 	case s.HolderNode == 0 && s.LeaderNode == 0:
 		r.problem("shard %d has no leader: its nodes may be electing one, or cannot reach each other", s.Shard)
+	case running < len(s.Replicas):
+		r.problem("shard %d is under-replicated: %d of %d replicas run", s.Shard, running, len(s.Replicas))
 	}
 	if s.ReadOnly != "" {
 		r.problem("shard %d is read-only: %s", s.Shard, s.ReadOnly)
 	}
 	for _, x := range s.Replicas {
 		switch {
+		case r.nodeIsDown(x.Node) && x.Joining:
+			r.problem("shard %d, replica %d is to join on node %d, which is down: start it, or mdsctl shard replica cancel %d", s.Shard, x.Replica, x.Node, s.Shard)
+		case r.nodeIsDown(x.Node):
+			r.problem("shard %d, replica %d is on node %d, which is down: start it, or mdsctl node replace %d", s.Shard, x.Replica, x.Node, x.Node)
+		case x.Joining && !x.Running:
+			r.problem("shard %d, replica %d is to join on node %d and does not run yet: %s", s.Shard, x.Replica, x.Node, x.Error)
 		case !x.Running:
 			r.problem("shard %d, replica %d on node %d does not run: %s", s.Shard, x.Replica, x.Node, x.Error)
 		case x.Behind > behindProblem:
 			r.problem("shard %d, replica %d on node %d is %d entries behind", s.Shard, x.Replica, x.Node, x.Behind)
 		}
 	}
+}
+
+// nodeIsDown tells whether a node neither answers nor has its lease.
+func (r *statusReport) nodeIsDown(id uint64) bool {
+	for _, n := range r.Nodes {
+		if n.Node == id {
+			return !n.Answers && !n.Alive
+		}
+	}
+	return true
 }
 
 func (r *statusReport) dataProblems() {
@@ -218,8 +254,13 @@ func writeStatus(t *table, r *statusReport) {
 		var parts []string
 		for _, x := range s.Replicas {
 			part := fmt.Sprintf("%d on node %d", x.Replica, x.Node)
-			if !x.Running {
+			switch {
+			case !x.Running:
 				part += " (DOWN)"
+			case x.Joining:
+				part += " (joins)"
+			case x.Leaving:
+				part += " (leaves)"
 			}
 			parts = append(parts, part)
 		}
@@ -235,6 +276,9 @@ func writeStatus(t *table, r *statusReport) {
 	t.title("")
 	if waiting := r.waiting(); waiting > 0 {
 		t.line(fmt.Sprintf("%s of deleted files wait to go from the data servers (df counts them as free)", bytesText(waiting)))
+	}
+	if len(r.Moving) > 0 {
+		t.line(fmt.Sprintf("subtrees in a move: %s (mdsctl migrate --status)", joinIDs(r.Moving)))
 	}
 	t.line(fmt.Sprintf("capacity: %s on data servers that are up, %s free (copies counted)", bytesText(r.Capacity.TotalBytes), bytesText(r.Capacity.FreeBytes)))
 	if len(r.Problems) == 0 {

@@ -8,6 +8,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/edge"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -37,6 +38,23 @@ func (s *shards) verify() {
 	for _, x := range s.of {
 		x.equalAnew()
 		s.recount(x)
+	}
+	s.check()
+}
+
+// check holds DESIGN section 10 over all shards, as fsck does.
+func (s *shards) check() {
+	s.t.Helper()
+	var edges []edge.Edge
+	for _, x := range s.of {
+		found, _, err := x.m.CheckEdges(x.kv, nil, func(f Finding) { s.t.Errorf("shard %v: %s %s: %s", x.id, f.Invariant, f.Object, f.Problem) })
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		edges = append(edges, found...)
+	}
+	for _, f := range edge.Join(edges).Findings {
+		s.t.Errorf("shard %v: %s inode %v: %s", f.Shard, f.Invariant, f.Ino, f.Problem)
 	}
 }
 

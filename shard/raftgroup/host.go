@@ -255,17 +255,13 @@ func (h *Host) startReplica(ctx context.Context, g *Group) error {
 			members[uint64(id)] = m.RaftAddress
 		}
 	}
-	learner, err := h.startsAsLearner(rc, known)
-	if err != nil {
-		return err
-	}
 	create := func(uint64, uint64) sm.IOnDiskStateMachine { return g.sm }
 	for {
 		err := h.nh.StartOnDiskReplica(members, rc.Join, create, config.Config{
 			ShardID: uint64(rc.Shard), ReplicaID: uint64(rc.Replica),
 			CheckQuorum: true, PreVote: true, ElectionRTT: electionRTT, HeartbeatRTT: heartbeatRTT,
 			CompactionOverhead:  h.cfg.CompactionOverhead, // snapshots are asked for by upkeep (A5)
-			OrderedConfigChange: false, WaitReady: true, IsNonVoting: learner,
+			OrderedConfigChange: false, WaitReady: true, IsNonVoting: rc.Learner,
 		})
 		if !errors.Is(err, dragonboat.ErrShardAlreadyExist) {
 			return err

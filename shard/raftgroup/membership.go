@@ -3,7 +3,6 @@ package raftgroup
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/lni/dragonboat/v4"
 
@@ -17,6 +16,10 @@ import (
 //	             behind, neither commits nor elections depend on it
 //	AddReplica   it gets a vote, once it has caught up
 //	RemoveReplica
+//
+// A replica that joined as a learner starts as one for ever: Dragonboat gives it its
+// vote when it reads that in the log, or in the log's snapshot. To start a learner as
+// a voter panics.
 //
 // Each is one entry of the log; a repetition is refused (Invalid) and changes
 // nothing. Dragonboat keeps one membership change in flight: the caller makes one
@@ -80,20 +83,4 @@ func changeKind(err error) fserr.Kind {
 		return fserr.TimedOut
 	}
 	return fserr.NotReady
-}
-
-// startsAsLearner tells what Dragonboat has to hear at a start. It panics when a
-// replica that is a learner by its log starts as a voter; and one that starts as a
-// learner though the snapshot in its log says voter would never vote again. What the
-// log holds behind the snapshot Dragonboat sees itself.
-func (h *Host) startsAsLearner(rc ReplicaConfig, known bool) (bool, error) {
-	if !rc.Learner || !known {
-		return rc.Learner, nil
-	}
-	ss, err := h.logs.db.GetSnapshot(uint64(rc.Shard), uint64(rc.Replica))
-	if err != nil {
-		return false, fmt.Errorf("shard %s: read the log's snapshot: %w", rc.Shard, err)
-	}
-	_, votes := ss.Membership.Addresses[uint64(rc.Replica)]
-	return !votes, nil
 }
