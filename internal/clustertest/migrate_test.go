@@ -37,7 +37,8 @@ type users struct {
 	stop atomic.Bool
 	wg   sync.WaitGroup
 
-	lines int // that were appended; the appender's until end
+	lines int        // that were appended; the appender's until end
+	open  []*os.File // until end: a mount that is in use is not unmounted
 }
 
 // run calls round until the test stops it.
@@ -131,7 +132,7 @@ func (u *users) append() {
 		u.lines = i + 1
 		return f.Sync()
 	})
-	u.t.Cleanup(func() { f.Close() })
+	u.open = append(u.open, f)
 }
 
 // lock holds a lock: nobody else gets it meanwhile.
@@ -144,7 +145,7 @@ func (u *users) lock() {
 	if err := syscall.Flock(int(mine.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		u.t.Fatal(err)
 	}
-	u.t.Cleanup(func() { mine.Close() })
+	u.open = append(u.open, mine)
 	u.run("who wants the lock", func(int) error {
 		other, err := os.Open(path)
 		if err != nil {
@@ -163,6 +164,11 @@ func (u *users) end() {
 	u.t.Helper()
 	u.stop.Store(true)
 	u.wg.Wait()
+	for _, f := range u.open {
+		if err := f.Close(); err != nil {
+			u.t.Error(err)
+		}
+	}
 	f, err := os.Open(filepath.Join(u.dir, "log"))
 	if err != nil {
 		u.t.Fatal(err)
@@ -220,5 +226,6 @@ func TestMigrateUnderKills(t *testing.T) {
 			return nil
 		})
 	}
+	c.mdsctl(t, "fsck")
 	c.stop(t)
 }
