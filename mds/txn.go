@@ -21,9 +21,13 @@ const (
 	// txnPatience is how long a request's transactions are tried again after
 	// conflicts before the client is asked to come back.
 	txnPatience = 10 * time.Second
-	// commitPatience is how long the answer to a mkdir waits until the new subtree is
-	// there; the decision stands, whatever becomes of the wait.
-	commitPatience = time.Second
+	// commitPatience is how long the answer waits until all have committed, so that
+	// what the client does next meets no lock. The decision stands, whatever becomes
+	// of the wait.
+	commitPatience = 200 * time.Millisecond
+	// forgetAfter keeps the entry that forgets a decision out of the way of what the
+	// client does next.
+	forgetAfter = 20 * time.Millisecond
 )
 
 // txnTable are the transactions that a term coordinates.

@@ -46,14 +46,12 @@ func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]by
 		return answer.Stored, nil
 	}
 	done := x.t.finish(x.c, shares, answer.TimeNs)
-	if x.op.GetMkdir() != nil {
-		timer := time.NewTimer(commitPatience)
-		defer timer.Stop()
-		select {
-		case <-done:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+	timer := time.NewTimer(commitPatience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 	return answer.Stored, nil
 }
@@ -156,7 +154,7 @@ func (x *transaction) abort(told []txn.Participant) {
 }
 
 // finish has the participants of other shards commit, again until each has
-// confirmed, and then forgets the decision. done is closed at the end.
+// confirmed, which closes done, and then forgets the decision.
 func (t *tenure) finish(c *txn.Coordinator, shares []*canopyv1.TxnShare, decidedNS int64) (done chan struct{}) {
 	done = make(chan struct{})
 	left := make(chan struct{}, len(shares))
@@ -176,13 +174,16 @@ func (t *tenure) finish(c *txn.Coordinator, shares []*canopyv1.TxnShare, decided
 		}
 	}
 	t.h.server.spawn(func() {
-		defer close(done)
 		for range count {
 			select {
 			case <-left:
 			case <-t.ctx.Done():
 				return
 			}
+		}
+		close(done)
+		if !pause(t.ctx, forgetAfter) { // nobody waits for it
+			return
 		}
 		command := &canopyv1.Command{Own: &canopyv1.Command_TxnForget{TxnForget: &canopyv1.TxnForgetCommand{Txn: c.ID.Proto()}}}
 		if _, err := t.propose(command); err == nil {

@@ -11,6 +11,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard/edge"
 )
 
 // mover drives one rename until it has an answer, one step at a time.
@@ -93,6 +94,21 @@ func TestCrossingMovesLeaveATree(t *testing.T) {
 	})
 }
 
+// check is fsck over all shards.
+func (c *cluster) check() {
+	var edges []edge.Edge
+	for id, n := range c.nodes {
+		found, _, err := n.m.CheckEdges(n.kv, nil, func(f Finding) { c.t.Errorf("shard %d: %s %s: %s", id, f.Invariant, f.Object, f.Problem) })
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		edges = append(edges, found...)
+	}
+	for _, f := range edge.Join(edges).Findings {
+		c.t.Errorf("%+v", f)
+	}
+}
+
 var ownNumbers = regexp.MustCompile(`\d+#\d+|c=\d+|v=\d+|in \S+`)
 
 // TestTransactionsAnswerAsOneShardDoes: a history over a spread tree on two shards has
@@ -147,6 +163,7 @@ func TestTransactionsAnswerAsOneShardDoes(t *testing.T) {
 				}
 			}
 		}
+		spread.check()
 		if got, want := ownNumbers.ReplaceAllString(spread.tree(), ""), ownNumbers.ReplaceAllString(plain.tree(), ""); got != want {
 			t.Errorf("%s\nin one subtree\n%s", got, want)
 		}
