@@ -86,13 +86,25 @@ func (st *fileState) flushUpToReport(ctx context.Context, whole bool) (*canopyv1
 // writeOlderLocked starts the write-out of all dirty blocks that a flush of the
 // given generation covers, and reports whether any of them is not done.
 func (st *fileState) writeOlderLocked(ctx context.Context, gen uint64) (pending bool, err error) {
+	for again := true; again; {
+		if pending, again, err = st.startOlderLocked(ctx, gen); err != nil {
+			return true, err
+		}
+	}
+	return pending, nil
+}
+
+// startOlderLocked is one pass of writeOlderLocked. It leaves mu while it waits for a
+// slot: what others write out meanwhile wakes nobody who begins to wait afterwards,
+// so it asks for another pass then.
+func (st *fileState) startOlderLocked(ctx context.Context, gen uint64) (pending, again bool, err error) {
 	var start []int64
 	for i, b := range st.blocks {
 		if len(b.flight) > 0 {
-			pending = pending || b.out <= gen || len(b.dirty) > 0 && b.gen <= gen
+			pending = pending || b.out <= gen || b.awaits(gen)
 			continue
 		}
-		if len(b.dirty) > 0 && b.gen <= gen {
+		if b.awaits(gen) {
 			start = append(start, i)
 		}
 	}
@@ -103,14 +115,21 @@ func (st *fileState) writeOlderLocked(ctx context.Context, gen uint64) (pending 
 		err := st.c.flusher.slot(ctx)
 		st.mu.Lock()
 		if err != nil {
-			return true, err
+			return true, false, err
 		}
-		if b := st.blocks[i]; b == nil || !st.startLocked(b) {
-			st.c.flusher.freeSlot()
+		b := st.blocks[i]
+		if b != nil && st.startLocked(b) {
+			continue
 		}
+		st.c.flusher.freeSlot()
+		again = again || b == nil || len(b.flight) > 0 || !b.awaits(gen)
 	}
-	return pending, nil
+	return pending, again, nil
 }
+
+// awaits reports whether the block has bytes to write out that a flush of the given
+// generation covers.
+func (b *block) awaits(gen uint64) bool { return len(b.dirty) > 0 && b.gen <= gen }
 
 // startLocked starts the write-out of a block in a slot that the caller holds.
 // It returns false if there is nothing to start.
