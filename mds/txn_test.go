@@ -3,8 +3,10 @@ package mds_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/placement"
@@ -106,14 +108,17 @@ func (a *asker) spreadDirs(n int) []place2 {
 	a.spread(top)
 	var dirs []place2
 	shards, subtrees := map[uint64]bool{}, map[uint64]bool{}
-	for i := 0; len(dirs) < n; i++ {
+	i := 0
+	// A shard takes none before the map knows who holds it.
+	await.Until(a.t, time.Minute, "directories on two shards", func() bool {
 		d := a.mkdir(top, fmt.Sprintf("d%d", i))
-		if len(dirs) == 1 && d.shard == dirs[0].shard && i < 100 {
-			continue
+		i++
+		if len(dirs) != 1 || d.shard != dirs[0].shard {
+			dirs = append(dirs, d)
+			shards[d.shard], subtrees[d.subtree] = true, true
 		}
-		dirs = append(dirs, d)
-		shards[d.shard], subtrees[d.subtree] = true, true
-	}
+		return len(dirs) == n
+	})
 	if len(shards) < 2 || len(subtrees) != n {
 		a.t.Fatalf("%d directories are in %d subtrees on %d shards", n, len(subtrees), len(shards))
 	}
