@@ -73,9 +73,6 @@ func dataCalls() map[string]*canopyv1.DataRequest {
 		"drop column":  {Call: &canopyv1.DataRequest_DropColumn{DropColumn: &canopyv1.DropColumnCall{}}},
 		"in flight":    {Call: &canopyv1.DataRequest_InFlight{InFlight: &canopyv1.InFlightCall{}}},
 		"condemn":      {Call: &canopyv1.DataRequest_Condemn{Condemn: &canopyv1.CondemnCall{}}},
-		"shard read":   {Call: &canopyv1.DataRequest_ShardRead{ShardRead: &canopyv1.ShardReadCall{Rows: 1, Bytes: true}}},
-		"shard undo":   {Call: &canopyv1.DataRequest_ShardUndo{ShardUndo: &canopyv1.ShardUndoCall{}}},
-		"shard settle": {Call: &canopyv1.DataRequest_ShardSettle{ShardSettle: &canopyv1.ShardSettleCall{}}},
 	}
 }
 

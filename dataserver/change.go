@@ -151,11 +151,6 @@ func (g *group) mendAt(ctx context.Context, id base.NodeID, key chunkstore.Key) 
 // more. Kinds: NotHolder (this server was deposed), Stale, OldEpoch of the size
 // epoch, NoSpace, FileTooBig, Malformed: what the member refused.
 func (g *group) forward(ctx context.Context, id base.NodeID, request *link.Request, seq, floor uint64) error {
-	return g.forwardCounted(ctx, id, request, seq, floor, func(uint64) {})
-}
-
-// forwardCounted is forward that tells which bytes the member allocated or freed.
-func (g *group) forwardCounted(ctx context.Context, id base.NodeID, request *link.Request, seq, floor uint64, count func(uint64)) error {
 	var failing time.Time // since when
 	for attempt := 0; ; attempt++ {
 		now := g.standing(id)
@@ -165,7 +160,7 @@ func (g *group) forwardCounted(ctx context.Context, id base.NodeID, request *lin
 		case !now.inSync && now.recovery == nil:
 			return nil
 		}
-		kind, err := g.forwardOnce(now.under, id, request, seq, floor, now.epoch, count)
+		kind, err := g.forwardOnce(now.under, id, request, seq, floor, now.epoch)
 		if kind == fserr.OK {
 			return nil
 		}
@@ -234,11 +229,11 @@ func answered(id base.NodeID, response *link.Response) error {
 }
 
 // forwardOnce tries once, as long as the epoch lasts.
-func (g *group) forwardOnce(ctx context.Context, id base.NodeID, request *link.Request, seq, floor, epoch uint64, count func(uint64)) (fserr.Kind, error) {
+func (g *group) forwardOnce(ctx context.Context, id base.NodeID, request *link.Request, seq, floor, epoch uint64) (fserr.Kind, error) {
 	head := &canopyv1.DataRequest{
 		Column: request.Column, PgEpoch: epoch, SizeEpoch: request.SizeEpoch, Cuts: request.Cuts,
 		Client: request.Client, Incarnation: request.Incarnation, Seq: request.Seq, Floor: request.Floor,
-		FromPrimary: true, LogSeq: seq, LogFloor: floor, LogTerm: request.LogTerm, Shard: request.Shard, Call: request.Call,
+		FromPrimary: true, LogSeq: seq, LogFloor: floor, Call: request.Call,
 	}
 	request.Payload.Ref()
 	response, err := g.s.peers.do(ctx, id, &link.Request{DataRequest: head, Payload: request.Payload})
@@ -248,7 +243,6 @@ func (g *group) forwardOnce(ctx context.Context, id base.NodeID, request *link.R
 	defer response.Free()
 	kind := fserr.Kind(response.Error)
 	if kind == fserr.OK {
-		count(response.AllocatedBytes)
 		return kind, nil
 	}
 	if kind == fserr.OldEpoch && response.PgEpoch > epoch {

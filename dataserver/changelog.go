@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
@@ -26,25 +27,11 @@ type changeLog struct {
 	left    map[chunkstore.Key]bool   // not known to be equal everywhere
 	taken   map[uint64]chunkstore.Key // from the primary
 	results map[uint64]*taking
-	primary uint64 // whose numbers taken and floor are: a server, or a term
+	primary base.NodeID // whose numbers taken and floor are
 	floor   uint64
 	changed chan struct{} // closed when an entry goes
 	// visits counts requests of recovery being executed here.
 	visits int
-	// unsettledSeq is the lowest of this primary's changes that are neither on all
-	// members nor undone; 0: none.
-	unsettledSeq uint64
-
-	// Erasure coded groups:
-	fence   uint64               // the newest term known: what is of an older one is refused
-	repairs map[uint64]bool      // of this primary, under way
-	rows    map[uint64]rowsTaken // what changes of taken are of
-}
-
-// rowsTaken are rows of a column.
-type rowsTaken struct {
-	key        chunkstore.Key
-	first, end uint64
 }
 
 // errOverrun says that the epoch changed between a request's admission and its
@@ -74,7 +61,6 @@ type taking struct {
 	finished chan struct{}
 	bytes    uint64 // allocated, or by a punch freed
 	err      error
-	id       writeID // of the client's write that was noted
 }
 
 func newChangeLog(incarnation uint64) *changeLog {
@@ -85,8 +71,6 @@ func newChangeLog(incarnation uint64) *changeLog {
 		left:    map[chunkstore.Key]bool{},
 		taken:   map[uint64]chunkstore.Key{},
 		results: map[uint64]*taking{},
-		repairs: map[uint64]bool{},
-		rows:    map[uint64]rowsTaken{},
 		changed: make(chan struct{}),
 	}
 }
@@ -139,12 +123,6 @@ func (l *changeLog) low() uint64 {
 	for seq := range l.open {
 		low = min(low, seq)
 	}
-	for seq := range l.repairs {
-		low = min(low, seq)
-	}
-	if l.unsettledSeq != 0 {
-		low = min(low, l.unsettledSeq)
-	}
 	return low
 }
 
@@ -184,13 +162,27 @@ func (l *changeLog) drain(ctx context.Context) error {
 // ran returns that one. ok is false for one that the primary has done with, or
 // whose epoch is over (still, as for visit). A new primary forwards only after it
 // made what was in flight equal everywhere.
-func (l *changeLog) take(primary, seq, floor uint64, key chunkstore.Key, still func() bool) (t *taking, mine, ok bool) {
+func (l *changeLog) take(primary base.NodeID, seq, floor uint64, key chunkstore.Key, still func() bool) (t *taking, mine, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !still() {
 		return nil, false, false
 	}
-	l.advanceLocked(primary, floor)
+	if primary != l.primary {
+		l.primary, l.floor = primary, 0
+		clear(l.taken)
+		clear(l.results)
+		clear(l.left)
+	}
+	if floor > l.floor {
+		l.floor = floor
+		for s := range l.taken {
+			if s < floor {
+				delete(l.taken, s)
+				delete(l.results, s)
+			}
+		}
+	}
 	if seq < l.floor {
 		return nil, false, false
 	}
@@ -200,28 +192,6 @@ func (l *changeLog) take(primary, seq, floor uint64, key chunkstore.Key, still f
 	t = &taking{finished: make(chan struct{})}
 	l.results[seq], l.taken[seq] = t, key
 	return t, true, true
-}
-
-// advanceLocked notes whose numbers count, and what that one has done with.
-func (l *changeLog) advanceLocked(primary, floor uint64) {
-	if primary != l.primary {
-		l.primary, l.floor = primary, 0
-		clear(l.taken)
-		clear(l.results)
-		clear(l.left)
-		clear(l.rows)
-	}
-	if floor <= l.floor {
-		return
-	}
-	l.floor = floor
-	for s := range l.taken {
-		if s < floor {
-			delete(l.taken, s)
-			delete(l.results, s)
-			delete(l.rows, s)
-		}
-	}
 }
 
 // took ends a forwarded change. A failed one may be tried again.
@@ -285,9 +255,7 @@ func (l *changeLog) settled(keys []chunkstore.Key) {
 func (l *changeLog) lead() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.primary, l.floor, l.unsettledSeq = 0, 0, 0
+	l.primary, l.floor = 0, 0
 	clear(l.taken)
 	clear(l.results)
-	clear(l.rows)
-	clear(l.repairs)
 }

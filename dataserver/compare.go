@@ -202,26 +202,18 @@ func (g *group) equalise(ctx context.Context, id base.NodeID, data base.DataID, 
 		keys[key] = true
 	}
 	for key := range keys {
-		if d := here.columns[key]; g.code == nil && d.digest != 0 && d.digest == there.columns[key].digest {
+		if d := here.columns[key]; d.digest != 0 && d.digest == there.columns[key].digest {
 			p.compared(d.sizeBytes)
 			p.column(false)
 			continue
 		}
-		if err := g.syncContents(ctx, key, id, p); err != nil {
+		if err := g.syncColumn(ctx, key, id, p); err != nil {
 			return copied, err
 		}
 		p.column(true)
 		copied++
 	}
 	return copied, nil
-}
-
-// syncContents makes a member's column, or shard of it, what it has to be.
-func (g *group) syncContents(ctx context.Context, key chunkstore.Key, id base.NodeID, p *progress) error {
-	if g.code != nil {
-		return g.syncShard(ctx, key, id, p)
-	}
-	return g.syncColumn(ctx, key, id, p)
 }
 
 func (g *group) deleteThere(ctx context.Context, id base.NodeID, any chunkstore.Key, there held) error {

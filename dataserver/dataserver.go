@@ -195,11 +195,6 @@ func (s *server) serve(ctx context.Context) error {
 	s.handlers.Wait()
 	err := group.Wait()
 	s.groupRuns.Wait()
-	for _, g := range s.groups {
-		if g.undo != nil {
-			err = errors.Join(err, g.undo.Close())
-		}
-	}
 	s.watcher.Close()
 	s.peers.close()
 	s.member.close()

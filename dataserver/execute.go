@@ -104,12 +104,7 @@ func (g *group) clientWrite(ctx context.Context, key chunkstore.Key, r *link.Req
 	if w.Repair {
 		return nil, fserr.New(fserr.Malformed, "write", errors.New("a client's write is no repair"))
 	}
-	allocated, err := g.clientChange(ctx, r, func(wanted func() error) (uint64, error) {
-		if g.code != nil {
-			return g.clientWriteShards(ctx, key, r, wanted)
-		}
-		return g.replicateRange(ctx, key, r, w.Offset, length, wanted, func() (uint64, error) { return g.storeWrite(key, r) })
-	})
+	allocated, err := g.clientChange(ctx, key, r, w.Offset, length, func() (uint64, error) { return g.storeWrite(key, r) })
 	if err != nil {
 		return nil, err
 	}
@@ -118,16 +113,9 @@ func (g *group) clientWrite(ctx context.Context, key chunkstore.Key, r *link.Req
 	return response, nil
 }
 
-// replicateRange makes a change of whole blocks on all replicas, if it is wanted still.
-func (g *group) replicateRange(ctx context.Context, key chunkstore.Key, r *link.Request, offset, length uint64, wanted func() error, local func() (uint64, error)) (uint64, error) {
-	lo := offset - offset%chunkstore.BlockBytes
-	hi := offset + length + chunkstore.BlockBytes - 1
-	return g.replicate(ctx, &change{key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r, local: local, wanted: wanted})
-}
-
 // clientChange makes a change of the client's sequence on all members, once: a
 // repetition joins the first copy or gets its answer (PROTOCOLS J3).
-func (g *group) clientChange(ctx context.Context, r *link.Request, do func(wanted func() error) (uint64, error)) (uint64, error) {
+func (g *group) clientChange(ctx context.Context, key chunkstore.Key, r *link.Request, offset, length uint64, local func() (uint64, error)) (uint64, error) {
 	if r.Client == 0 || r.Seq == 0 {
 		return 0, fserr.New(fserr.Malformed, "data", errors.New("a client's change has a client and a sequence"))
 	}
@@ -148,7 +136,10 @@ func (g *group) clientChange(ctx context.Context, r *link.Request, do func(wante
 		was = outcome{join.bytes, join.err}
 	}
 	if mine != nil {
-		was.bytes, was.err = do(func() error { return g.sessions.wanted(id) })
+		lo := offset - offset%chunkstore.BlockBytes
+		hi := offset + length + chunkstore.BlockBytes - 1
+		was.bytes, was.err = g.replicate(ctx, &change{key: key, lo: lo, hi: hi - hi%chunkstore.BlockBytes, request: r, local: local,
+			wanted: func() error { return g.sessions.wanted(id) }})
 		g.sessions.end(id, mine, was.bytes, was.err)
 	}
 	return was.bytes, was.err
@@ -161,12 +152,6 @@ func (g *group) clientCut(ctx context.Context, key chunkstore.Key, r *link.Reque
 	}
 	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
 		return nil, err
-	}
-	if g.code != nil {
-		if err := g.cutShards(ctx, key, r); err != nil {
-			return nil, err
-		}
-		return ok(), nil
 	}
 	_, err := g.replicate(ctx, &change{
 		key: key, lo: 0, hi: rangelock.All, request: r,
@@ -244,9 +229,6 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 	}
 	switch call := r.Call.(type) {
 	case *canopyv1.DataRequest_InFlight:
-		if g.code != nil {
-			return g.shardsInFlight(ctx, r.LogTerm)
-		}
 		return g.inFlight(ctx)
 	case *canopyv1.DataRequest_ListColumns:
 		if call.ListColumns.AfterDataId == 0 {
@@ -257,25 +239,16 @@ func (g *group) executeReplica(ctx context.Context, key chunkstore.Key, r *link.
 		}
 		return g.list(call.ListColumns)
 	}
-	if r.LogTerm != 0 {
-		still = g.log.ofTerm(r.LogTerm, still)
-	}
 	leave, err := g.log.visit(still)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	if g.code != nil {
-		return g.shardRecoveryCall(key, r)
-	}
 	return g.recoveryCall(key, r)
 }
 
 // forwarded executes a change that the primary makes everywhere.
 func (g *group) forwarded(ctx context.Context, key chunkstore.Key, r *link.Request, still func() bool) (*link.Response, error) {
-	if g.code != nil {
-		return g.forwardedShard(ctx, key, r, still)
-	}
 	switch r.Call.(type) {
 	case *canopyv1.DataRequest_Write:
 		w := r.GetWrite()
@@ -370,7 +343,7 @@ func (g *group) replicaOf(ctx context.Context, key chunkstore.Key, r *link.Reque
 // another connection gets the first one's outcome.
 func (g *group) replicaChange(ctx context.Context, key chunkstore.Key, r *link.Request, lo, hi uint64, still func() bool, do func() (uint64, error)) (*link.Response, error) {
 	pg, _, _ := g.state()
-	t, mine, open := g.log.take(uint64(primaryOf(pg)), r.LogSeq, r.LogFloor, key, still)
+	t, mine, open := g.log.take(primaryOf(pg), r.LogSeq, r.LogFloor, key, still)
 	if !open {
 		return nil, errOverrun
 	}

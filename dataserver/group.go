@@ -7,13 +7,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/dataserver/chunkstore"
 	"github.com/canopyfs/canopy/dataserver/chunkstore/rangelock"
-	"github.com/canopyfs/canopy/dataserver/erasure"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 )
@@ -33,9 +31,6 @@ type group struct {
 	pool base.PoolID
 	pg   base.PGID
 
-	code *erasure.Code       // nil: the members are replicas
-	undo *chunkstore.UndoLog // of an erasure coded group
-
 	log      *changeLog
 	sessions sessions
 	locks    columnLocks
@@ -50,8 +45,6 @@ type group struct {
 	reports    map[base.NodeID]chan struct{} // reports under way
 	works      map[base.NodeID]*progress     // recoveries and the scrub under way, by member
 	failures   map[base.NodeID]string        // why the last recovery of a member ended
-	term       uint64                        // of an erasure coded group: of the last activation here
-	mended     atomic.Uint64                 // the same: the loss epoch after which this server compared all
 	quit       uint64                        // the epoch in which this server reports itself out of sync
 }
 
@@ -64,9 +57,9 @@ func (e *epochError) Error() string {
 
 func (e *epochError) Unwrap() error { return fserr.OldEpoch }
 
-func newGroup(s *server, pool *canopyv1.Pool, pg *canopyv1.PlacementGroup) (g *group, err error) {
-	g = &group{
-		s: s, pool: base.PoolID(pool.Pool), pg: base.PGID(pg.Pg),
+func newGroup(s *server, pool base.PoolID, pg *canopyv1.PlacementGroup) *group {
+	g := &group{
+		s: s, pool: pool, pg: base.PGID(pg.Pg),
 		log:        newChangeLog(s.store.Identity().Incarnation),
 		current:    pg,
 		changed:    make(chan struct{}),
@@ -75,21 +68,8 @@ func newGroup(s *server, pool *canopyv1.Pool, pg *canopyv1.PlacementGroup) (g *g
 		works:      map[base.NodeID]*progress{},
 		failures:   map[base.NodeID]string{},
 	}
-	if r := pool.Redundancy; r.GetData() > 0 {
-		if g.code, err = erasure.New(int(r.Data), int(r.Parity)); err != nil {
-			return nil, err
-		}
-		if g.undo, err = s.store.Undo(g.pool, g.pg); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(pg.InSync, g.self()) {
-			if err := g.undo.Clear(); err != nil {
-				return nil, err
-			}
-		}
-	}
 	g.under, g.end = context.WithCancel(s.ctx)
-	return g, nil
+	return g
 }
 
 // isEpoch reports whether the epoch is the present one.
@@ -122,13 +102,6 @@ func (g *group) adopt(pg *canopyv1.PlacementGroup) {
 	}
 	// A primary that stays one from an epoch to the very next has nothing to make
 	// equal. Over a gap somebody else may have been primary.
-	if g.undo != nil && !slices.Contains(pg.InSync, g.self()) {
-		// Before it is in sync again it is compared: what is open here says nothing.
-		if err := g.undo.Clear(); err != nil {
-			g.s.logger.Error("the undo log of a group could not be emptied", "pool", g.pool, "pg", g.pg, "error", err)
-			return
-		}
-	}
 	stays := pg.Epoch == g.current.Epoch+1 && g.active == g.current.Epoch && g.leads(pg) && g.leads(g.current)
 	g.current = pg
 	g.end()
@@ -331,9 +304,6 @@ func cancelWhen(ctx context.Context, cancel context.CancelFunc, when <-chan stru
 func (g *group) activate(ctx context.Context, pg *canopyv1.PlacementGroup) error {
 	if err := g.log.drain(ctx); err != nil {
 		return err
-	}
-	if g.code != nil {
-		return g.activateShards(ctx, pg)
 	}
 	unequal := map[chunkstore.Key]bool{}
 	for _, key := range g.log.columns() {

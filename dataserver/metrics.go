@@ -24,7 +24,6 @@ type metrics struct {
 	differing  prometheus.Counter
 	scrubbed   prometheus.Counter
 	refused    *prometheus.CounterVec
-	degraded   prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *server) (*metrics, error) {
@@ -43,14 +42,13 @@ func newMetrics(r prometheus.Registerer, s *server) (*metrics, error) {
 		lost:       prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_unrepairable_blocks_total", Help: "Times that a damaged block was found that no other member in sync has."}),
 		differing:  prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_differing_columns_total", Help: "Columns whose members differed though each was whole, found by scrubs."}),
 		scrubbed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_scrubbed_bytes_total", Help: "Bytes that scrubs read, of all members, as primary."}),
-		degraded:   prometheus.NewCounter(prometheus.CounterOpts{Name: "canopy_data_degraded_reads_total", Help: "Times that blocks were made from the other shards, since their own was missing or damaged."}),
 	}
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "canopy_data_capability_refused_total", Help: "Requests refused for their capability, by reason."}, []string{"reason"})
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	collectors := []prometheus.Collector{
-		m.latency, m.errors, m.bytes, m.queued, m.recoveries, m.recovered, m.damaged, m.repaired, m.lost, m.differing, m.scrubbed, m.degraded, m.refused,
+		m.latency, m.errors, m.bytes, m.queued, m.recoveries, m.recovered, m.damaged, m.repaired, m.lost, m.differing, m.scrubbed, m.refused,
 		gauge("canopy_data_lease_valid", "1 while the layout service's lease runs.", func() float64 {
 			if s.lease.valid() {
 				return 1

@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,8 +18,6 @@ type powerFS struct {
 	chunkstore.OS
 	mu      sync.Mutex
 	off     bool
-	steps   *atomic.Int64 // changes of columns that are still made; nil: all
-	ended   chan struct{} // closed by kill
 	durable map[string][]byte
 	touched map[string]bool
 }
@@ -28,7 +25,7 @@ type powerFS struct {
 var errPowerOff = errors.New("the power is off")
 
 func newPowerFS() *powerFS {
-	return &powerFS{ended: make(chan struct{}), durable: map[string][]byte{}, touched: map[string]bool{}}
+	return &powerFS{durable: map[string][]byte{}, touched: map[string]bool{}}
 }
 
 func (p *powerFS) OpenFile(name string, flag int) (chunkstore.File, error) {
@@ -73,47 +70,6 @@ type powerFile struct {
 	name string
 }
 
-// step counts a change of a column. When there were enough it hangs until the server is
-// killed.
-func (f *powerFile) step() error {
-	if f.fs.steps == nil || f.fs.steps.Add(-1) >= 0 {
-		return nil
-	}
-	f.fs.mu.Lock()
-	ended := f.fs.ended
-	f.fs.mu.Unlock()
-	<-ended
-	return errPowerOff
-}
-
-func (f *powerFile) WriteAt(p []byte, at int64) (int, error) {
-	if err := f.step(); err != nil {
-		return 0, err
-	}
-	return f.File.WriteAt(p, at)
-}
-
-func (f *powerFile) WriteVec(parts [][]byte, at int64) error {
-	if err := f.step(); err != nil {
-		return err
-	}
-	return f.File.WriteVec(parts, at)
-}
-
-func (f *powerFile) Deallocate(at, length int64) error {
-	if err := f.step(); err != nil {
-		return err
-	}
-	return f.File.Deallocate(at, length)
-}
-
-func (f *powerFile) Truncate(size int64) error {
-	if err := f.step(); err != nil {
-		return err
-	}
-	return f.File.Truncate(size)
-}
-
 func (f *powerFile) Sync() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
@@ -145,7 +101,6 @@ func (s *testServer) kill(crash bool) {
 	s.c.t.Helper()
 	s.fs.mu.Lock()
 	s.fs.off = true
-	close(s.fs.ended)
 	s.fs.mu.Unlock()
 	s.server.lease.end()
 	s.process.cancel()
@@ -159,17 +114,12 @@ func (s *testServer) kill(crash bool) {
 	}
 	s.process = nil
 	if crash {
-		s.losePower()
+		s.fs.revert(s.c.t)
+		s.boot += "'"
 	}
 	s.fs.mu.Lock()
-	s.fs.off, s.fs.ended = false, make(chan struct{})
+	s.fs.off = false
 	s.fs.mu.Unlock()
-}
-
-// losePower makes the machine of a server that ended lose what was not synced.
-func (s *testServer) losePower() {
-	s.fs.revert(s.c.t)
-	s.boot += "'"
 }
 
 // startAll starts servers at the same time, as after a power failure.

@@ -22,9 +22,6 @@ func (g *group) clientRead(ctx context.Context, key chunkstore.Key, r *link.Requ
 	if err := checkRange(key, c.Offset, uint64(c.Length), maxReadBytes); err != nil {
 		return nil, err
 	}
-	if g.code != nil {
-		return g.clientReadShards(ctx, key, r)
-	}
 	pg, err := g.admit(ctx, r.PgEpoch)
 	if err != nil {
 		return nil, err

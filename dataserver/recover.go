@@ -70,10 +70,6 @@ var errLeaving = errors.New("others have taken its place")
 
 // recover brings the members in sync that are not and whose server is alive.
 func (g *group) recover(ctx context.Context, pg *canopyv1.PlacementGroup) error {
-	// Before others are compared: what is made anew from rows of several versions fails.
-	if err := g.mendLoss(ctx, pg); err != nil {
-		return err
-	}
 	if done, err := g.shed(ctx, pg); done {
 		return err // under the next epoch
 	}
@@ -156,12 +152,6 @@ func (g *group) recoverContents(ctx context.Context, id base.NodeID, p *progress
 	// Changes that began before the member got them must end first.
 	if err := g.log.drain(ctx); err != nil {
 		return 0, err
-	}
-	if g.code != nil {
-		// What ended before is on all without that this member has to say so.
-		if err := g.settle(ctx, id, g.shardTerm(), g.log.low()); err != nil {
-			return 0, err
-		}
 	}
 	if err := p.begin(g); err != nil {
 		return 0, err

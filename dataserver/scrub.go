@@ -111,17 +111,10 @@ func (g *group) scrub(ctx context.Context, pg *canopyv1.PlacementGroup, p *progr
 		if g.scrubWanted() != p.run {
 			return errScrubEnded
 		}
-		read := g.scrubColumn
-		if g.code != nil {
-			read = g.scrubShards
-		}
-		if err := read(ctx, pg, key, p); err != nil {
+		if err := g.scrubColumn(ctx, pg, key, p); err != nil {
 			return err
 		}
 		p.column(false)
-	}
-	if g.code != nil {
-		return nil // the rows were compared
 	}
 	for _, id := range pg.InSync[1:] {
 		before := p.differing.Load()

@@ -183,10 +183,7 @@ func (s *server) adopt(ctx context.Context, m *poolmap.Map) {
 				continue
 			}
 			inSync = inSync && slices.Contains(pg.InSync, self) && len(pg.InSync) > 1
-			if pool.Redundancy.GetData() > 0 && pg.LossEpoch > 0 {
-				inSync = false // it may have stayed in sync over the loss
-			}
-			s.adoptGroup(ctx, pool, pg)
+			s.adoptGroup(ctx, base.PoolID(pool.Pool), pg)
 		}
 	}
 	if inSync && s.store.Suspect() {
@@ -197,19 +194,14 @@ func (s *server) adopt(ctx context.Context, m *poolmap.Map) {
 	}
 }
 
-func (s *server) adoptGroup(ctx context.Context, pool *canopyv1.Pool, pg *canopyv1.PlacementGroup) {
-	key := groupKey{base.PoolID(pool.Pool), base.PGID(pg.Pg)}
+func (s *server) adoptGroup(ctx context.Context, pool base.PoolID, pg *canopyv1.PlacementGroup) {
+	key := groupKey{pool, base.PGID(pg.Pg)}
 	s.reinstate(key)
 	s.mu.Lock()
 	s.held[key] = true
 	g := s.groups[key]
 	if g == nil {
-		var err error
-		if g, err = newGroup(s, pool, pg); err != nil {
-			s.mu.Unlock()
-			s.logger.Error("a placement group cannot be served", "pool", pool.Pool, "pg", pg.Pg, "error", err)
-			return
-		}
+		g = newGroup(s, pool, pg)
 		s.groups[key] = g
 		s.groupRuns.Go(func() { g.run(ctx) })
 		s.groupRuns.Go(func() { g.scrubs(ctx) })

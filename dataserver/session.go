@@ -178,12 +178,3 @@ func (s *sessions) note(id writeID, bytes uint64) {
 		c.done[id.seq] = outcome{bytes: bytes}
 	}
 }
-
-// forget takes back what note recorded: the write was undone.
-func (s *sessions) forget(id writeID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.clients[id.client]; c != nil && c.incarnation == id.incarnation {
-		delete(c.done, id.seq)
-	}
-}

@@ -39,12 +39,7 @@ func (g *group) clientPunch(ctx context.Context, key chunkstore.Key, r *link.Req
 	if p.Repair {
 		return nil, fserr.New(fserr.Malformed, "punch", errors.New("a client's punch is no repair"))
 	}
-	freed, err := g.clientChange(ctx, r, func(wanted func() error) (uint64, error) {
-		if g.code != nil {
-			return g.sparseShards(ctx, key, r, p.Offset, p.Length, false, wanted)
-		}
-		return g.replicateRange(ctx, key, r, p.Offset, p.Length, wanted, func() (uint64, error) { return g.storePunch(key, r) })
-	})
+	freed, err := g.clientChange(ctx, key, r, p.Offset, p.Length, func() (uint64, error) { return g.storePunch(key, r) })
 	if err != nil {
 		return nil, err
 	}
@@ -59,12 +54,7 @@ func (g *group) clientReserve(ctx context.Context, key chunkstore.Key, r *link.R
 	if err := checkRange(key, c.Offset, c.Length, maxSparseBytes); err != nil {
 		return nil, err
 	}
-	allocated, err := g.clientChange(ctx, r, func(wanted func() error) (uint64, error) {
-		if g.code != nil {
-			return g.sparseShards(ctx, key, r, c.Offset, c.Length, true, wanted)
-		}
-		return g.replicateRange(ctx, key, r, c.Offset, c.Length, wanted, func() (uint64, error) { return g.storeReserve(key, r) })
-	})
+	allocated, err := g.clientChange(ctx, key, r, c.Offset, c.Length, func() (uint64, error) { return g.storeReserve(key, r) })
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +70,6 @@ func (g *group) clientSeek(ctx context.Context, key chunkstore.Key, r *link.Requ
 	c := r.GetSeek()
 	if err := checkRange(key, c.Offset, 0, 0); err != nil {
 		return nil, err
-	}
-	if g.code != nil {
-		return g.clientSeekShards(ctx, key, r)
 	}
 	if _, err := g.admitPrimary(ctx, r.PgEpoch); err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,7 +45,6 @@ type testServer struct {
 	address string
 	process *process
 	server  *server // set by the test hook
-	begun   func()  // called once then, if not nil
 	fs      *powerFS
 	full    *fullFS
 	boot    string
@@ -94,7 +92,6 @@ type clusterOptions struct {
 	rebuildAfter           time.Duration
 	recoveryRate           int64
 	keyPeriod              time.Duration
-	data, parity           int // of an erasure coded pool; 0: replicas
 }
 
 // newCluster starts everything and waits for the pool.
@@ -135,9 +132,6 @@ func newCluster(t testing.TB, o clusterOptions) *testCluster {
 		s.start()
 		t.Cleanup(s.stopIfRunning)
 	}
-	if o.data > 0 {
-		c.makeShardPool()
-	}
 	return c
 }
 
@@ -176,13 +170,8 @@ func (s *testServer) start() {
 			s.address = address
 			ready <- id
 		},
-		testHook: func(x *server) {
-			s.server = x
-			if s.begun != nil {
-				s.begun()
-			}
-		},
-		Boot: s.boot,
+		testHook: func(x *server) { s.server = x },
+		Boot:     s.boot,
 
 		RecoveryRate: s.c.options.recoveryRate,
 	}
@@ -196,14 +185,8 @@ func (s *testServer) start() {
 	select {
 	case s.id = <-ready:
 	case err := <-s.process.done:
-		if listen == s.address && strings.Contains(err.Error(), "is in use by another process") {
-			// Somebody else's test got the port while it was free.
-			s.address = ""
-			s.start()
-			return
-		}
 		s.c.t.Fatalf("data server: %v", err)
-	case <-time.After(60 * time.Second):
+	case <-time.After(20 * time.Second):
 		s.c.t.Fatal("data server: not ready")
 	}
 }
@@ -301,7 +284,7 @@ func mustRead(t testing.TB, d *data.Data, f data.File, n int, off int64) []byte 
 func (c *testCluster) waitMap(d *data.Data, what string, ok func(*canopyv1.PoolMap) bool) {
 	c.t.Helper()
 	var last *canopyv1.PoolMap
-	for until := time.Now().Add(60 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		m, err := d.PoolMap(testContext(c.t))
 		if err != nil {
 			c.t.Fatal(err)

@@ -27,14 +27,12 @@ func (s serverState) stays() bool { return !s.gone && !s.draining }
 // of its fields and the group alone.
 type plan struct {
 	replicas int
-	need     int // shards that have all bytes of a group; 1 of copies
 	servers  map[base.NodeID]serverState
 	load     map[base.NodeID]int // placement groups by server, kept while planning
-	beside   []stripe.Server     // members of the group's other shards
 }
 
-func newPlan(replicas, need int, servers map[base.NodeID]serverState, groups []*canopyv1.PlacementGroup) *plan {
-	p := &plan{replicas: replicas, need: need, servers: servers, load: map[base.NodeID]int{}}
+func newPlan(replicas int, servers map[base.NodeID]serverState, groups []*canopyv1.PlacementGroup) *plan {
+	p := &plan{replicas: replicas, servers: servers, load: map[base.NodeID]int{}}
 	for _, pg := range groups {
 		for _, m := range pg.Members {
 			if !slices.Contains(pg.Leaving, m) {
@@ -53,18 +51,8 @@ func newPlan(replicas, need int, servers map[base.NodeID]serverState, groups []*
 // before, it is recovered and the new one goes. In-sync sets do not change here:
 // who leaves one is reported by the primary, as ever (PROTOCOLS J3).
 func (p *plan) next(pg *canopyv1.PlacementGroup) (next *canopyv1.PlacementGroup, stuck string) {
-	var alive []uint64
-	for _, m := range pg.InSync {
-		if p.servers[base.NodeID(m)].alive {
-			alive = append(alive, m)
-		}
-	}
-	there := enough(pg, p.need, alive)
-	if len(pg.Shards) > 0 {
-		return p.nextShards(pg, there)
-	}
 	next = proto.CloneOf(pg)
-	next.Members, stuck = p.extended(pg, there)
+	next.Members, stuck = p.extended(pg)
 	keep := p.keepers(next)
 	next.Leaving = nil
 	for _, m := range next.Members {
@@ -73,69 +61,16 @@ func (p *plan) next(pg *canopyv1.PlacementGroup) (next *canopyv1.PlacementGroup,
 		}
 	}
 	p.shrink(next, keep)
-	return changed(pg, next), stuck
-}
-
-// changed returns the group under the next epoch; nil if its members stay.
-func changed(pg, next *canopyv1.PlacementGroup) *canopyv1.PlacementGroup {
 	if slices.Equal(next.Members, pg.Members) && slices.Equal(next.Leaving, pg.Leaving) {
-		return nil
+		return nil, stuck
 	}
 	next.Epoch++
-	return next
-}
-
-// nextShards is next of an erasure coded group. Each shard is planned by itself, as a
-// group of one copy: who comes for a member has the same shard as that one.
-func (p *plan) nextShards(pg *canopyv1.PlacementGroup, there bool) (next *canopyv1.PlacementGroup, stuck string) {
-	next = proto.CloneOf(pg)
-	next.Members, next.Shards, next.Leaving = nil, nil, nil
-	shards := slices.Compact(slices.Sorted(slices.Values(pg.Shards)))
-	members := slices.Clone(pg.Members) // those that come too
-	for _, shard := range shards {
-		slot := &canopyv1.PlacementGroup{}
-		one := &plan{replicas: 1, need: 1, servers: p.servers, load: p.load}
-		for i, m := range pg.Members {
-			if pg.Shards[i] != shard {
-				continue
-			}
-			slot.Members = append(slot.Members, m)
-			if slices.Contains(pg.InSync, m) {
-				slot.InSync = append(slot.InSync, m)
-			}
-			if slices.Contains(pg.Leaving, m) {
-				slot.Leaving = append(slot.Leaving, m)
-			}
-		}
-		for _, m := range members {
-			if !slices.Contains(slot.Members, m) {
-				one.beside = append(one.beside, p.server(base.NodeID(m)))
-			}
-		}
-		had := len(slot.Members)
-		var why string
-		slot.Members, why = one.extended(slot, there)
-		members = append(members, slot.Members[had:]...)
-		keep := one.keepers(slot)
-		slot.Leaving = slices.DeleteFunc(slices.Clone(slot.Members), func(m uint64) bool { return slices.Contains(keep, m) })
-		one.shrink(slot, keep)
-		next.Members = append(next.Members, slot.Members...)
-		next.Leaving = append(next.Leaving, slot.Leaving...)
-		next.Shards = append(next.Shards, slices.Repeat([]uint32{shard}, len(slot.Members))...)
-		if why != "" {
-			stuck = fmt.Sprintf("shard %d: %s", shard, why)
-		}
-	}
-	if !there {
-		stuck = fmt.Sprintf("fewer than %d of its shards in sync, %v, are there", p.need, pg.InSync)
-	}
-	next.InSync = slices.DeleteFunc(slices.Clone(next.Members), func(m uint64) bool { return !slices.Contains(pg.InSync, m) })
-	return changed(pg, next), stuck
+	return next, stuck
 }
 
 // extended returns the members, and new ones at the end if too few are there to
 // build on.
-func (p *plan) extended(pg *canopyv1.PlacementGroup, there bool) (members []uint64, stuck string) {
+func (p *plan) extended(pg *canopyv1.PlacementGroup) (members []uint64, stuck string) {
 	members = slices.Clone(pg.Members)
 	var staying []stripe.Server
 	for i, m := range members {
@@ -146,11 +81,11 @@ func (p *plan) extended(pg *canopyv1.PlacementGroup, there bool) (members []uint
 	if len(staying) >= p.replicas {
 		return members, ""
 	}
-	if !there {
+	if !slices.ContainsFunc(pg.InSync, func(m uint64) bool { return p.servers[base.NodeID(m)].alive }) {
 		return members, fmt.Sprintf("none of its members in sync, %v, is there to copy from", pg.InSync)
 	}
 	for len(staying) < p.replicas {
-		best, ok := stripe.Choose(append(slices.Clone(p.beside), staying...), p.candidates(members), p.load)
+		best, ok := stripe.Choose(staying, p.candidates(members), p.load)
 		if !ok {
 			return members, fmt.Sprintf("%d of %d copies: no other data server has room for one", len(staying), p.replicas)
 		}
@@ -176,8 +111,7 @@ func (p *plan) server(id base.NodeID) stripe.Server {
 func (p *plan) candidates(members []uint64) []stripe.Server {
 	var out []stripe.Server
 	for id, s := range p.servers {
-		besides := slices.ContainsFunc(p.beside, func(o stripe.Server) bool { return o.ID == id })
-		if s.alive && s.stays() && !s.full && !besides && !slices.Contains(members, uint64(id)) {
+		if s.alive && s.stays() && !s.full && !slices.Contains(members, uint64(id)) {
 			out = append(out, p.server(id))
 		}
 	}

@@ -62,7 +62,7 @@ func TestPlan(t *testing.T) {
 		{"drained, nowhere to go", map[base.NodeID]serverState{1: drained, 2: up()},
 			&canopyv1.PlacementGroup{Members: []uint64{1, 2}, InSync: []uint64{1, 2}}, nil, true},
 	} {
-		next, stuck := newPlan(2, 1, c.servers, []*canopyv1.PlacementGroup{c.pg}).next(c.pg)
+		next, stuck := newPlan(2, c.servers, []*canopyv1.PlacementGroup{c.pg}).next(c.pg)
 		if c.want != nil {
 			c.want.Epoch = c.pg.Epoch + 1
 		}
@@ -90,7 +90,7 @@ func TestPlanConverges(t *testing.T) {
 		}
 		pg.InSync = slices.Clone(pg.Members)
 		step := func() {
-			next, _ := newPlan(replicas, 1, servers, []*canopyv1.PlacementGroup{pg}).next(pg)
+			next, _ := newPlan(replicas, servers, []*canopyv1.PlacementGroup{pg}).next(pg)
 			if next == nil {
 				return
 			}
@@ -111,7 +111,7 @@ func TestPlanConverges(t *testing.T) {
 		settle := func() {
 			for _, m := range slices.Clone(pg.InSync) {
 				if !servers[base.NodeID(m)].alive {
-					if next := without(pg, 1, base.NodeID(m)); next != nil {
+					if next := without(pg, base.NodeID(m)); next != nil {
 						pg = next
 					}
 				}
@@ -133,7 +133,7 @@ func TestPlanConverges(t *testing.T) {
 				}
 			}
 			for _, m := range pg.Leaving {
-				if next := without(pg, 1, base.NodeID(m)); next != nil {
+				if next := without(pg, base.NodeID(m)); next != nil {
 					pg = next
 					return
 				}

@@ -71,6 +71,9 @@ func (t *term) ensurePool(ctx context.Context, class *canopyv1.Redundancy) (base
 		last = max(last, id)
 	}
 	text := stripe.ClassText(class)
+	if stripe.Erasure(class) {
+		return 0, fserr.New(fserr.NotSupported, op, fmt.Errorf("%s: these data servers keep whole copies only (replica:N)", text))
+	}
 	servers := withRoom(data)
 	if need := stripe.Members(class); len(servers) < need {
 		return 0, fserr.New(fserr.NoSpace, op, fmt.Errorf("%s needs %d data servers that are alive, not drained and not full: there are %d", text, need, len(servers)))
@@ -123,11 +126,8 @@ func newPool(id base.PoolID, name string, class *canopyv1.Redundancy, pgs int, s
 	}
 	for i, members := range groups {
 		pg := &canopyv1.PlacementGroup{Pg: uint32(i), Epoch: 1}
-		for shard, m := range members {
+		for _, m := range members {
 			pg.Members = append(pg.Members, uint64(m))
-			if stripe.Erasure(class) {
-				pg.Shards = append(pg.Shards, uint32(shard))
-			}
 		}
 		pg.InSync = append(pg.InSync, pg.Members...)
 		pool.Pgs = append(pool.Pgs, pg)

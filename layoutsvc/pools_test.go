@@ -69,7 +69,7 @@ func TestPoolsByClass(t *testing.T) {
 		says  string
 	}{
 		"too few servers": {stripe.Copies(3), fserr.NoSpace, "replica:3 needs 3 data servers that are alive, not drained and not full: there are 2"},
-		"erasure coding":  {&canopyv1.Redundancy{Data: 4, Parity: 2}, fserr.NoSpace, "ec:4+2 needs 6 data servers"},
+		"erasure coding":  {&canopyv1.Redundancy{Data: 4, Parity: 2}, fserr.NotSupported, "ec:4+2"},
 		"no copies":       {&canopyv1.Redundancy{}, fserr.Invalid, "0 copies"},
 		"nothing":         {nil, fserr.Invalid, "either"},
 	} {

@@ -43,7 +43,7 @@ func (t *term) rebuild(ctx context.Context) error {
 	var errs []error
 	for id, pool := range data.Pools {
 		keys, groups := groupsOf(data, id)
-		plan := newPlan(int(pool.Value.Replicas), max(1, int(pool.Value.Redundancy.GetData())), servers, groups)
+		plan := newPlan(int(pool.Value.Replicas), servers, groups)
 		for i, key := range keys {
 			next, why := plan.next(groups[i])
 			if why != "" {

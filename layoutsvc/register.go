@@ -81,9 +81,6 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 		if other := t.awaits(id); other != 0 {
 			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may be alive: waiting for it or for the end of its lease", other))
 		}
-		if other := t.doubts(id); other != 0 {
-			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may be alive: waiting for it or for the end of its lease", other))
-		}
 		if other := t.hopesFor(id); other != 0 {
 			return 0, fserr.New(fserr.NotReady, op, fmt.Errorf("server %d may come back with what this one lost: waiting a little", other))
 		}
@@ -103,14 +100,7 @@ func (t *term) register(ctx context.Context, r *canopyv1.RegisterServerRequest) 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	next := &lease{incarnation: r.Incarnation, heard: true, heardAt: now, until: now.Add(t.s.config.ServerLease + leaseMargin)}
-	if was := t.servers[id]; r.LostUnsynced {
-		next.lostAt = now
-	} else if was != nil && was.incarnation == r.Incarnation {
-		next.lostAt = was.lostAt
-	}
-	t.servers[id] = next
+	t.servers[id] = &lease{incarnation: r.Incarnation, heard: true, until: time.Now().Add(t.s.config.ServerLease + leaseMargin)}
 	t.wakeLocked()
 	return id, nil
 }
@@ -193,7 +183,7 @@ func (t *term) renew(ctx context.Context, r *canopyv1.HeartbeatServerRequest) er
 		t.mu.Unlock()
 		return fserr.New(fserr.SessionExpired, "heartbeat", fmt.Errorf("server %d must register", id))
 	}
-	l.heard, l.heardAt, l.goneSince = true, now, time.Time{}
+	l.heard, l.goneSince = true, time.Time{}
 	l.until = now.Add(t.s.config.ServerLease + leaseMargin)
 	l.adopted = max(l.adopted, r.MapRevision)
 	write := !known.Value.Alive || farApart(known.Value.FreeBytes, r.FreeBytes, r.TotalBytes) ||

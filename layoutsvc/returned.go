@@ -15,13 +15,6 @@ import (
 // waits for another member of its in-sync sets that may have kept it.
 const lossPatience = 2
 
-// returnPatience bounds how long an erasure coded group whose members lost power
-// together waits for one that is not back yet.
-const returnPatience = 2 * time.Minute
-
-// knockEvery is how often at the least a server that has no lease tries to register.
-const knockEvery = 2 * time.Second
-
 // hear notes that a server that has no lease tries to register.
 func (t *term) hear(id base.NodeID, lost bool) {
 	t.mu.Lock()
@@ -46,8 +39,8 @@ func (t *term) awaits(id base.NodeID) base.NodeID {
 	data := t.s.store.Data()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, pg := range data.PGs {
-		if without(pg.Value, needed(data, key), id) == nil {
+	for _, pg := range data.PGs {
+		if without(pg.Value, id) == nil {
 			continue
 		}
 		for _, m := range pg.Value.InSync {
@@ -68,28 +61,16 @@ func (t *term) hopesFor(id base.NodeID) base.NodeID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	me := t.servers[id]
-	if me == nil || !me.lostUnsynced {
+	if me == nil || !me.lostUnsynced || time.Since(me.firstKnock) > lossPatience*t.s.config.ServerLease {
 		return 0
 	}
-	waited := time.Since(me.firstKnock)
-	for key, pg := range data.PGs {
+	for _, pg := range data.PGs {
 		in := pg.Value.InSync
-		// A group of copies goes on with the bytes that are there. An erasure coded one
-		// needs one more member anyhow.
-		patience := lossPatience * t.s.config.ServerLease
-		if len(pg.Value.Shards) > 0 {
-			patience = max(patience, t.returnPatience())
-		}
-		if waited > patience || !slices.Contains(in, uint64(id)) || len(in) == 1 || t.sourceLocked(pg.Value, needed(data, key), id, true) {
+		if !slices.Contains(in, uint64(id)) || len(in) == 1 || t.sourceLocked(pg.Value, id, true) {
 			continue
 		}
 		for _, m := range in {
-			l := t.servers[base.NodeID(m)]
-			if m == uint64(id) || l == nil || l.knocks {
-				continue
-			}
-			// A shard that is served is no news.
-			if len(pg.Value.Shards) == 0 || time.Now().After(l.until) {
+			if l := t.servers[base.NodeID(m)]; m != uint64(id) && l != nil && !l.knocks {
 				return base.NodeID(m)
 			}
 		}
@@ -97,90 +78,24 @@ func (t *term) hopesFor(id base.NodeID) base.NodeID {
 	return 0
 }
 
-// doubts returns a server that has not been heard of since this one, which starts
-// anew, came to the door, and whose lease runs: if it lives, an erasure coded group has
-// all bytes without this one; if not, this one must stay in sync.
-func (t *term) doubts(id base.NodeID) base.NodeID {
-	data := t.s.store.Data()
-	var since time.Time
-	t.mu.Lock()
-	if me := t.servers[id]; me != nil {
-		since = me.firstKnock
-	}
-	t.mu.Unlock()
-	if since.IsZero() {
-		return 0
-	}
-	for key, pg := range data.PGs {
-		need := needed(data, key)
-		if len(pg.Value.Shards) == 0 || without(pg.Value, need, id) == nil {
-			continue
-		}
-		heard, may, _ := t.heardOf(pg.Value, id, since)
-		if enough(pg.Value, need, heard) || !enough(pg.Value, need, may) {
-			continue
-		}
-		for _, m := range may {
-			if !slices.Contains(heard, m) {
-				return base.NodeID(m)
-			}
-		}
-	}
-	return 0
-}
-
-// sourceLocked reports whether other members in sync are there, or at the door, that
-// have all bytes, so that a server that starts anew can be recovered from them: those
-// that serve, and those that start too and lost nothing, or no more than this one.
-func (t *term) sourceLocked(pg *canopyv1.PlacementGroup, need int, id base.NodeID, lost bool) bool {
+// sourceLocked reports whether another member in sync is there, or at the door,
+// from which a server that starts anew can be recovered: one that serves, or one
+// that starts too and lost nothing, or no more than this one.
+func (t *term) sourceLocked(pg *canopyv1.PlacementGroup, id base.NodeID, lost bool) bool {
 	now := time.Now()
-	coded := len(pg.Shards) > 0
-	me := t.servers[id]
-	if me == nil {
-		me = &lease{}
-	}
-	var sources []uint64
 	for _, m := range pg.InSync {
 		l := t.servers[base.NodeID(m)]
 		switch {
 		case m == uint64(id) || l == nil:
 		case l.knocks:
-			kept, patience := lost || !l.lostUnsynced, max(t.s.config.ServerLease, knockEvery)
-			if coded {
-				// Several are needed. One that lost bytes leaves if the others kept them,
-				// who then stay, and are waited for. But those that kept them do not help
-				// one another: all but some would leave.
-				kept, patience = lost && !l.lostUnsynced, t.returnPatience()
+			if now.Sub(l.lastKnock) < t.s.config.ServerLease && (lost || !l.lostUnsynced) {
+				return true
 			}
-			if kept && now.Sub(l.lastKnock) < patience {
-				sources = append(sources, m)
-			}
-		case coded && t.lacksLocked(l, me):
-		case coded && !lost && !l.heardAt.After(t.fresh(me.firstKnock)):
-			// It may have died with this one.
 		case now.Before(l.until):
-			sources = append(sources, m)
+			return true
 		}
 	}
-	return enough(pg, need, sources)
-}
-
-// lacksLocked reports whether a member of an erasure coded group that serves lost
-// bytes since another one was last there: that one's are as good, or better, and if it
-// left the in-sync set they would not count. One that stays away is not waited for
-// longer than returnPatience.
-func (t *term) lacksLocked(l, other *lease) bool {
-	if !l.lostAt.After(other.heardAt) {
-		return false
-	}
-	return other.knocks || other.goneSince.IsZero() || time.Since(other.goneSince) < t.returnPatience()
-}
-
-func (t *term) returnPatience() time.Duration {
-	if after := t.s.config.RebuildAfter; after > 0 {
-		return min(after, returnPatience)
-	}
-	return returnPatience
+	return false
 }
 
 // returned settles the in-sync sets of a server that starts with a new
@@ -191,16 +106,14 @@ func (t *term) returnPatience() time.Duration {
 func (t *term) returned(ctx context.Context, id base.NodeID, lost bool) error {
 	t.changes.Lock()
 	defer t.changes.Unlock()
-	data := t.s.store.Data()
-	for key, pg := range data.PGs {
+	for key, pg := range t.s.store.Data().PGs {
 		if !slices.Contains(pg.Value.InSync, uint64(id)) {
 			continue
 		}
-		need := needed(data, key)
 		t.mu.Lock()
-		source := t.sourceLocked(pg.Value, need, id, lost)
+		source := t.sourceLocked(pg.Value, id, lost)
 		t.mu.Unlock()
-		next := without(pg.Value, need, id)
+		next := without(pg.Value, id)
 		if !source {
 			next = alone(pg.Value, id, lost)
 		}
@@ -220,16 +133,13 @@ func (t *term) returned(ctx context.Context, id base.NodeID, lost bool) error {
 }
 
 // alone returns the group under the next epoch with the server as the only one in
-// sync; nil if it is that and lost nothing. Of an erasure coded group those stay in
-// sync that were: their shards are needed too.
+// sync; nil if it is that and lost nothing.
 func alone(pg *canopyv1.PlacementGroup, id base.NodeID, lost bool) *canopyv1.PlacementGroup {
 	if len(pg.InSync) == 1 && !lost {
 		return nil
 	}
 	next := proto.CloneOf(pg)
-	if len(pg.Shards) == 0 {
-		next.InSync = []uint64{uint64(id)}
-	}
+	next.InSync = []uint64{uint64(id)}
 	next.Epoch++
 	if lost {
 		next.LossEpoch = next.Epoch

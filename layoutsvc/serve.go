@@ -112,78 +112,11 @@ func (s *instance) ReportReplica(ctx context.Context, r *canopyv1.ReportReplicaR
 // confirmed, or its lease has run out, when it returns without error (PROTOCOLS
 // J3): the primary may then acknowledge what that member does not have.
 func (t *term) report(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*canopyv1.PlacementGroup, uint64, error) {
-	if err := t.othersThere(ctx, r); err != nil {
-		return nil, 0, err
-	}
 	pg, revision, err := t.change(ctx, r)
 	if err != nil || r.InSync || r.Server == r.Reporter {
 		return pg, revision, err
 	}
 	return pg, revision, t.confirmed(ctx, base.NodeID(r.Server), revision)
-}
-
-// othersThere waits until those that would stay in sync of an erasure coded group have
-// been heard of since the report came. If too few are, several members died together,
-// and which of them lost bytes is not known yet: without one more of them the group
-// cannot be served anyhow, and the one reported may have what another lost.
-func (t *term) othersThere(ctx context.Context, r *canopyv1.ReportReplicaRequest) error {
-	asked := time.Now()
-	key := placement.PGKey{Pool: base.PoolID(r.Pool), PG: base.PGID(r.Pg)}
-	for {
-		data := t.s.store.Data()
-		known, ok := data.PGs[key]
-		if !ok || r.InSync || len(known.Value.Shards) == 0 || known.Value.Epoch != r.Epoch {
-			return nil
-		}
-		need := needed(data, key)
-		if without(known.Value, need, base.NodeID(r.Server)) == nil {
-			return nil
-		}
-		heard, may, changed := t.heardOf(known.Value, base.NodeID(r.Server), asked)
-		if enough(known.Value, need, heard) {
-			return nil
-		}
-		if !enough(known.Value, need, may) {
-			return fserr.New(fserr.Invalid, "report replica", fmt.Errorf("of those in sync, %v, too few are there without server %d", known.Value.InSync, r.Server))
-		}
-		select {
-		case <-changed:
-		case <-t.lead.Done():
-			return fserr.New(fserr.NotHolder, "report replica", nil)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// fresh returns since when a server must have been heard of to count as alive in a
-// decision about who is in sync of an erasure coded group: since that time, and not long
-// ago, as who is heard of first may have died before the last is.
-func (t *term) fresh(since time.Time) time.Time {
-	if recent := time.Now().Add(-t.s.config.ServerLease / 2); since.Before(recent) {
-		return recent
-	}
-	return since
-}
-
-// heardOf returns the members in sync besides one that were heard of since, and those
-// that may be yet; changed is closed when that may have changed.
-func (t *term) heardOf(pg *canopyv1.PlacementGroup, besides base.NodeID, since time.Time) (heard, may []uint64, changed <-chan struct{}) {
-	since = t.fresh(since)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	other := t.servers[besides]
-	for _, m := range pg.InSync {
-		l := t.servers[base.NodeID(m)]
-		if base.NodeID(m) == besides || l == nil || l.knocks || time.Now().After(l.until) || other != nil && t.lacksLocked(l, other) {
-			continue
-		}
-		may = append(may, m)
-		if l.heardAt.After(since) {
-			heard = append(heard, m)
-		}
-	}
-	return heard, may, t.changed
 }
 
 func (t *term) change(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*canopyv1.PlacementGroup, uint64, error) {
@@ -206,7 +139,7 @@ func (t *term) change(ctx context.Context, r *canopyv1.ReportReplicaRequest) (*c
 	if r.InSync {
 		next = with(pg, base.NodeID(r.Server))
 	} else {
-		next = without(pg, needed(t.s.store.Data(), key), base.NodeID(r.Server))
+		next = without(pg, base.NodeID(r.Server))
 	}
 	if next == nil || len(next.InSync) > len(next.Members) {
 		return pg, uint64(known.Revision), fserr.New(fserr.Invalid, op, fmt.Errorf("in sync are %v of %v: server %d cannot be set to %v", pg.InSync, pg.Members, r.Server, r.InSync))

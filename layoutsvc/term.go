@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,8 +37,6 @@ type lease struct {
 	incarnation uint64
 	until       time.Time // it may serve until then, margin included
 	heard       bool      // in this term
-	heardAt     time.Time // when last
-	lostAt      time.Time // when it began to serve without what it had not synced; zero: it has all
 	adopted     uint64    // revision of the pool map that it serves by
 	reportedAt  time.Time // when its usage was written last
 	gaveUp      bool      // the server ended the lease itself: it stops
@@ -200,9 +197,8 @@ func (t *term) excludeHeld(ctx context.Context, id base.NodeID) error {
 	}
 	data := t.s.store.Data()
 	for key, pg := range data.PGs {
-		need := needed(data, key)
-		next := without(pg.Value, need, id)
-		if next == nil || !t.enoughServe(next, need, id) {
+		next := without(pg.Value, id)
+		if next == nil || !t.anyServes(next.InSync) {
 			continue
 		}
 		if _, err := t.s.store.PutPG(ctx, t.lead, key.Pool, next, pg.Revision); err != nil {
@@ -226,23 +222,14 @@ func (t *term) excludeHeld(ctx context.Context, id base.NodeID) error {
 	return err
 }
 
-// needed returns how many different shards of a group have all its bytes; 1 of copies.
-func needed(data *placement.DataMap, key placement.PGKey) int {
-	return max(1, int(data.Pools[key.Pool].Value.GetRedundancy().GetData()))
-}
-
-// enoughServe reports whether those in sync that have a lease have all bytes, without
-// the one that is overdue. Of an erasure coded group they must have been heard of since
-// that one's lease ended: if many died together, the first to be overdue is needed.
-func (t *term) enoughServe(pg *canopyv1.PlacementGroup, need int, overdue base.NodeID) bool {
-	if len(pg.Shards) > 0 {
-		t.mu.Lock()
-		until := t.servers[overdue].until
-		t.mu.Unlock()
-		heard, _, _ := t.heardOf(pg, overdue, until)
-		return enough(pg, need, heard)
+// anyServes reports whether one of the servers has a lease.
+func (t *term) anyServes(ids []uint64) bool {
+	for _, id := range ids {
+		if t.serves(base.NodeID(id)) {
+			return true
+		}
 	}
-	return slices.ContainsFunc(pg.InSync, func(id uint64) bool { return t.serves(base.NodeID(id)) })
+	return false
 }
 
 func (t *term) left(id base.NodeID) bool {
@@ -258,25 +245,10 @@ func (t *term) overdue(id base.NodeID) bool {
 	return l != nil && time.Now().After(l.until)
 }
 
-// enough reports whether the servers have all bytes of the group: any replica has, or
-// k different shards of an erasure coded group do.
-func enough(pg *canopyv1.PlacementGroup, need int, ids []uint64) bool {
-	if len(pg.Shards) == 0 {
-		return len(ids) > 0
-	}
-	shards := map[uint32]bool{}
-	for i, m := range pg.Members {
-		if slices.Contains(ids, m) {
-			shards[pg.Shards[i]] = true
-		}
-	}
-	return len(shards) >= need
-}
-
 // without returns the group under the next epoch without the server in sync; nil
-// if it is not, or if those that are left would not have all bytes: the last
-// members stay, since only they have them.
-func without(pg *canopyv1.PlacementGroup, need int, id base.NodeID) *canopyv1.PlacementGroup {
+// if it is not, or if it is the last: the last member stays, since only it has
+// the bytes.
+func without(pg *canopyv1.PlacementGroup, id base.NodeID) *canopyv1.PlacementGroup {
 	next := proto.CloneOf(pg)
 	next.InSync = next.InSync[:0]
 	for _, m := range pg.InSync {
@@ -284,7 +256,7 @@ func without(pg *canopyv1.PlacementGroup, need int, id base.NodeID) *canopyv1.Pl
 			next.InSync = append(next.InSync, m)
 		}
 	}
-	if len(next.InSync) == len(pg.InSync) || !enough(pg, need, next.InSync) {
+	if len(next.InSync) == len(pg.InSync) || len(next.InSync) == 0 {
 		return nil
 	}
 	next.Epoch++

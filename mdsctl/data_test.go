@@ -66,16 +66,12 @@ func TestStoredDifferences(t *testing.T) {
 	column := func(id uint64, pg uint32) *canopyv1.Column {
 		return &canopyv1.Column{Pool: 1, Pg: pg, DataId: id}
 	}
-	shardColumn := func(id uint64) *canopyv1.Column { return &canopyv1.Column{Pool: 9, DataId: id} }
 	for name, c := range map[string]struct {
 		on1, on2 []*canopyv1.ColumnInfo
 		want     string
 	}{
-		"equal":  {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, []*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, ""},
-		"size":   {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, []*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 2}}, "server 1 has 1 bytes of size epoch 0, server 2 2 bytes"},
-		"shards": {[]*canopyv1.ColumnInfo{{Column: shardColumn(5), Size: 1}}, []*canopyv1.ColumnInfo{{Column: shardColumn(5), Size: 2}}, ""},
-		"epochs": {[]*canopyv1.ColumnInfo{{Column: shardColumn(5), SizeEpoch: 1}}, []*canopyv1.ColumnInfo{{Column: shardColumn(5), SizeEpoch: 2}},
-			"server 1 has 0 bytes of size epoch 1, server 2 0 bytes of size epoch 2"},
+		"equal":       {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, []*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, ""},
+		"size":        {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, []*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 2}}, "server 1 has 1 bytes of size epoch 0, server 2 2 bytes"},
 		"missing":     {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Size: 1}}, nil, "1 of 2 servers in sync have it"},
 		"tombstone":   {[]*canopyv1.ColumnInfo{{Column: column(5, 0), Tombstone: true}}, nil, ""},
 		"no such PG":  {[]*canopyv1.ColumnInfo{{Column: column(5, 9)}}, nil, "which does not exist"},
@@ -83,8 +79,6 @@ func TestStoredDifferences(t *testing.T) {
 	} {
 		f := newFake(t)
 		f.pools.Pools[0].Pgs[1].InSync = []uint64{2}
-		f.pools.Pools = append(f.pools.Pools, &canopyv1.Pool{Pool: 9, Redundancy: &canopyv1.Redundancy{Data: 1, Parity: 1},
-			Pgs: []*canopyv1.PlacementGroup{{InSync: []uint64{1, 2}}}})
 		f.columns[data1], f.columns[data2] = c.on1, c.on2
 		s, err := gatherStored(t.Context(), connect(t, f), f.pools)
 		if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/local"
-	"github.com/canopyfs/canopy/layoutsvc/stripe"
 )
 
 // fsckData is what the data servers hold, as JSON has it.
@@ -85,7 +84,7 @@ func (s *stored) differences(pools *canopyv1.PoolMap) map[columnKey]string {
 	found := map[columnKey]string{}
 	for k, copies := range s.columns {
 		where := s.place[k]
-		inSync, shards := inSyncOf(pools, where.GetPool(), where.GetPg())
+		inSync := inSyncOf(pools, where.GetPool(), where.GetPg())
 		if inSync == nil {
 			found[k] = fmt.Sprintf("it lies in placement group %d of pool %d, which does not exist", where.GetPg(), where.GetPool())
 			continue
@@ -99,7 +98,7 @@ func (s *stored) differences(pools *canopyv1.PoolMap) map[columnKey]string {
 			have++
 			if first == nil {
 				first = &copies[i]
-			} else if first.size != c.size && !shards || first.sizeEpoch != c.sizeEpoch {
+			} else if first.size != c.size || first.sizeEpoch != c.sizeEpoch {
 				found[k] = fmt.Sprintf("server %d has %d bytes of size epoch %d, server %d %d bytes of size epoch %d",
 					first.server, first.size, first.sizeEpoch, c.server, c.size, c.sizeEpoch)
 			}
@@ -111,15 +110,13 @@ func (s *stored) differences(pools *canopyv1.PoolMap) map[columnKey]string {
 	return found
 }
 
-// inSyncOf returns a group's servers in sync, nil if there is no such group. shards:
-// they have shards of different sizes, not copies.
-func inSyncOf(pools *canopyv1.PoolMap, pool uint64, pg uint32) (servers []uint64, shards bool) {
+func inSyncOf(pools *canopyv1.PoolMap, pool uint64, pg uint32) []uint64 {
 	for _, p := range pools.GetPools() {
 		if p.GetPool() == pool && int(pg) < len(p.GetPgs()) {
-			return append([]uint64{}, p.GetPgs()[pg].GetInSync()...), stripe.Erasure(p.GetRedundancy())
+			return append([]uint64{}, p.GetPgs()[pg].GetInSync()...)
 		}
 	}
-	return nil, false
+	return nil
 }
 
 // fileData is what the namespace says of a file with data.

@@ -99,7 +99,7 @@ func (a *app) policyCommand() *cobra.Command {
 
 const policyKeys = `  stripes=COUNTxSIZE[,OFFSET:COUNTxSIZE...]  columns and stripe unit, by offset in the file: 16x8M, 1x1M,1M:4x4M
   stripe-count=N, stripe-size=SIZE           the same for the whole file; what is left out stays as it is
-  data=replica:N|ec:K+M                      copies, or data and parity columns
+  data=replica:N                             copies, 1 to 5 (ec:K+M is refused so far)
   sync=data|none                             whether fsync waits for the disks
   direct=on|off                              past the page cache, so that its writers do not wait for each other
   spread=children|none                       each new directory in this one (not below) starts a subtree, on a shard of its own choice

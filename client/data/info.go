@@ -36,7 +36,7 @@ func (d *Data) poolMap(ctx context.Context, pool base.PoolID) (*poolmap.Map, *ca
 var errClosed = fserr.New(fserr.NotConnected, "data", errors.New("closed"))
 
 // Usage returns capacity and free bytes of a pool as a mount should show them:
-// those of the servers that are alive, without what copies or parity take.
+// those of the servers that are alive, divided by the number of replicas.
 func (d *Data) Usage(ctx context.Context, pool base.PoolID) (totalBytes, freeBytes uint64, err error) {
 	m, p, err := d.poolMap(ctx, pool)
 	if err != nil {
@@ -55,8 +55,7 @@ func (d *Data) Usage(ctx context.Context, pool base.PoolID) (totalBytes, freeByt
 		}
 	}
 	replicas := uint64(max(p.Replicas, 1))
-	data := uint64(max(p.Redundancy.GetData(), 1))
-	return totalBytes / replicas * data, freeBytes / replicas * data, nil
+	return totalBytes / replicas, freeBytes / replicas, nil
 }
 
 // PoolMap waits for a pool map and returns the newest known. It is shared: do

@@ -90,9 +90,6 @@ type reading struct {
 // next returns whom to ask, and whether somebody else is left for the round.
 // Members with damage come last.
 func (r *reading) next(m *poolmap.Map, pg *canopyv1.PlacementGroup) (id base.NodeID, last bool) {
-	if len(pg.Shards) > 0 {
-		return poolmap.Primary(pg), true // it puts together what it reads from the shards
-	}
 	var open []base.NodeID
 	for _, x := range r.d.readOrder(m, pg) {
 		if !r.asked[x] && !r.damaged[x] {

@@ -304,11 +304,8 @@ func (s *Store) makeDir(dir string) error {
 // syncEntry makes a column's entry in its directory durable, and the entries of
 // that directory and those above as far as this process may have made them: what
 // was there before was synced when the store was opened.
-func (s *Store) syncEntry(c *column) error { return s.syncNames(filepath.Dir(c.path)) }
-
-// syncNames is syncEntry of what lies in the directory.
-func (s *Store) syncNames(dir string) error {
-	for d := dir; ; d = filepath.Dir(d) {
+func (s *Store) syncEntry(c *column) error {
+	for d := filepath.Dir(c.path); ; d = filepath.Dir(d) {
 		if err := s.fs.SyncDir(d); err != nil {
 			return err
 		}
@@ -321,7 +318,7 @@ func (s *Store) syncNames(dir string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for d := dir; d != s.dir; d = filepath.Dir(d) {
+	for d := filepath.Dir(c.path); d != s.dir; d = filepath.Dir(d) {
 		delete(s.newDirs, d)
 	}
 	return nil

@@ -93,3 +93,13 @@ func TestNewDirectoriesAreSyncedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestRelativeDirectory: a directory may be named as ./name.
+func TestRelativeDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := open(t, "./data", Options{})
+	put(t, s, Key{Pool: 1, PG: 2, Data: 7}, []byte("contents"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

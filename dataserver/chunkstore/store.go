@@ -45,7 +45,6 @@ type Store struct {
 	deleted  *tombstones
 	suspect  atomic.Bool
 	lost     atomic.Bool
-	crashed  bool // the process before did not close it
 	usage    atomic.Pointer[usage]
 	open     atomic.Int64   // files
 	wg       sync.WaitGroup // flushClosed
@@ -152,7 +151,6 @@ func (s *Store) start() error {
 	s.identity.Incarnation++
 	s.identity.Clean = false
 	crashed := known && !previous.Clean
-	s.crashed = crashed
 	rebooted := crashed && (previous.Boot != s.options.Boot || s.options.Boot == "")
 	s.identity.Suspect = previous.Suspect || rebooted
 	s.suspect.Store(s.identity.Suspect)

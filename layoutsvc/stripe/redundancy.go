@@ -8,12 +8,11 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 )
 
-// MaxCopies bounds the copies that a redundancy class may ask for, MaxData and
-// MaxParity the shards of each kind.
+// MaxCopies bounds the copies that a redundancy class may ask for, MaxShards the
+// data and parity columns together.
 const (
 	MaxCopies = 5
-	MaxData   = 15
-	MaxParity = 4
+	MaxShards = 32
 )
 
 // Copies returns the class of n whole copies.
@@ -82,8 +81,8 @@ func ValidateClass(r *canopyv1.Redundancy) error {
 		return invalid("a redundancy class has either copies or data and parity")
 	case r.Data == 0 && r.Parity == 0 && (r.Copies < 1 || r.Copies > MaxCopies):
 		return invalid("%d copies: want 1 to %d", r.Copies, MaxCopies)
-	case r.Copies == 0 && (r.Data < 2 || r.Parity < 1 || r.Data > MaxData || r.Parity > MaxParity):
-		return invalid("ec:%d+%d: want 2 to %d data and 1 to %d parity shards", r.Data, r.Parity, MaxData, MaxParity)
+	case r.Copies == 0 && (r.Data < 2 || r.Parity < 1 || r.Data > MaxShards || r.Parity > MaxShards || r.Data+r.Parity > MaxShards):
+		return invalid("ec:%d+%d: want at least 2 data and 1 parity columns, and at most %d together", r.Data, r.Parity, MaxShards)
 	}
 	return nil
 }

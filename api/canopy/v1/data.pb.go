@@ -131,14 +131,7 @@ type DataRequest struct {
 	//	*DataRequest_Punch
 	//	*DataRequest_Reserve
 	//	*DataRequest_Seek
-	//	*DataRequest_ShardRead
-	//	*DataRequest_ShardUndo
-	//	*DataRequest_ShardSettle
-	Call isDataRequest_Call `protobuf_oneof:"call"`
-	// from_primary, erasure coded groups: grows with each activation of a primary;
-	// (log_term, log_seq) orders all changes of the group.
-	LogTerm       uint64     `protobuf:"varint,70,opt,name=log_term,json=logTerm,proto3" json:"log_term,omitempty"`
-	Shard         *ShardCall `protobuf:"bytes,71,opt,name=shard,proto3" json:"shard,omitempty"` // with a write from the primary of an erasure coded group
+	Call          isDataRequest_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -397,47 +390,6 @@ func (x *DataRequest) GetSeek() *SeekCall {
 	return nil
 }
 
-func (x *DataRequest) GetShardRead() *ShardReadCall {
-	if x != nil {
-		if x, ok := x.Call.(*DataRequest_ShardRead); ok {
-			return x.ShardRead
-		}
-	}
-	return nil
-}
-
-func (x *DataRequest) GetShardUndo() *ShardUndoCall {
-	if x != nil {
-		if x, ok := x.Call.(*DataRequest_ShardUndo); ok {
-			return x.ShardUndo
-		}
-	}
-	return nil
-}
-
-func (x *DataRequest) GetShardSettle() *ShardSettleCall {
-	if x != nil {
-		if x, ok := x.Call.(*DataRequest_ShardSettle); ok {
-			return x.ShardSettle
-		}
-	}
-	return nil
-}
-
-func (x *DataRequest) GetLogTerm() uint64 {
-	if x != nil {
-		return x.LogTerm
-	}
-	return 0
-}
-
-func (x *DataRequest) GetShard() *ShardCall {
-	if x != nil {
-		return x.Shard
-	}
-	return nil
-}
-
 type isDataRequest_Call interface {
 	isDataRequest_Call()
 }
@@ -498,18 +450,6 @@ type DataRequest_Seek struct {
 	Seek *SeekCall `protobuf:"bytes,42,opt,name=seek,proto3,oneof"`
 }
 
-type DataRequest_ShardRead struct {
-	ShardRead *ShardReadCall `protobuf:"bytes,72,opt,name=shard_read,json=shardRead,proto3,oneof"` // erasure coded groups, from the primary
-}
-
-type DataRequest_ShardUndo struct {
-	ShardUndo *ShardUndoCall `protobuf:"bytes,73,opt,name=shard_undo,json=shardUndo,proto3,oneof"` // the same
-}
-
-type DataRequest_ShardSettle struct {
-	ShardSettle *ShardSettleCall `protobuf:"bytes,74,opt,name=shard_settle,json=shardSettle,proto3,oneof"` // the same
-}
-
 func (*DataRequest_Write) isDataRequest_Call() {}
 
 func (*DataRequest_Read) isDataRequest_Call() {}
@@ -537,12 +477,6 @@ func (*DataRequest_Punch) isDataRequest_Call() {}
 func (*DataRequest_Reserve) isDataRequest_Call() {}
 
 func (*DataRequest_Seek) isDataRequest_Call() {}
-
-func (*DataRequest_ShardRead) isDataRequest_Call() {}
-
-func (*DataRequest_ShardUndo) isDataRequest_Call() {}
-
-func (*DataRequest_ShardSettle) isDataRequest_Call() {}
 
 // WriteCall: acknowledged when all in-sync replicas have it; durable on them if
 // sync, else after a SyncCall.
@@ -1319,415 +1253,6 @@ func (x *SeekCall) GetUsage() bool {
 	return false
 }
 
-// ShardCall changes rows of one shard of an erasure coded column. What is there
-// before goes to the member's undo log, unless it is a repair.
-type ShardCall struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	FirstRow uint64                 `protobuf:"varint,1,opt,name=first_row,json=firstRow,proto3" json:"first_row,omitempty"`
-	States   []byte                 `protobuf:"bytes,2,opt,name=states,proto3" json:"states,omitempty"`   // per row: 0 the block stays, 1 it becomes a hole, 2 it is in the write's data
-	Entries  []byte                 `protobuf:"bytes,3,opt,name=entries,proto3" json:"entries,omitempty"` // parity shards: 64 bytes per row
-	Repair   bool                   `protobuf:"varint,5,opt,name=repair,proto3" json:"repair,omitempty"`  // recovery
-	// The column is cut to first_row rows, and has the request's size epoch then.
-	Cut           bool `protobuf:"varint,6,opt,name=cut,proto3" json:"cut,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShardCall) Reset() {
-	*x = ShardCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShardCall) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShardCall) ProtoMessage() {}
-
-func (x *ShardCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShardCall.ProtoReflect.Descriptor instead.
-func (*ShardCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *ShardCall) GetFirstRow() uint64 {
-	if x != nil {
-		return x.FirstRow
-	}
-	return 0
-}
-
-func (x *ShardCall) GetStates() []byte {
-	if x != nil {
-		return x.States
-	}
-	return nil
-}
-
-func (x *ShardCall) GetEntries() []byte {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *ShardCall) GetRepair() bool {
-	if x != nil {
-		return x.Repair
-	}
-	return false
-}
-
-func (x *ShardCall) GetCut() bool {
-	if x != nil {
-		return x.Cut
-	}
-	return false
-}
-
-// ShardReadCall answers in shard_sums the checksums of the rows' blocks, and from a
-// parity shard their entries in shard_entries; with bytes the blocks in data, damaged
-// ones as zeros. damaged has the rows whose block or entry is damaged; with verify
-// all blocks are read for it.
-type ShardReadCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FirstRow      uint64                 `protobuf:"varint,1,opt,name=first_row,json=firstRow,proto3" json:"first_row,omitempty"`
-	Rows          uint32                 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
-	Bytes         bool                   `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Verify        bool                   `protobuf:"varint,4,opt,name=verify,proto3" json:"verify,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShardReadCall) Reset() {
-	*x = ShardReadCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShardReadCall) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShardReadCall) ProtoMessage() {}
-
-func (x *ShardReadCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShardReadCall.ProtoReflect.Descriptor instead.
-func (*ShardReadCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *ShardReadCall) GetFirstRow() uint64 {
-	if x != nil {
-		return x.FirstRow
-	}
-	return 0
-}
-
-func (x *ShardReadCall) GetRows() uint32 {
-	if x != nil {
-		return x.Rows
-	}
-	return 0
-}
-
-func (x *ShardReadCall) GetBytes() bool {
-	if x != nil {
-		return x.Bytes
-	}
-	return false
-}
-
-func (x *ShardReadCall) GetVerify() bool {
-	if x != nil {
-		return x.Verify
-	}
-	return false
-}
-
-// ShardUndoCall makes the change of log_seq undone, and keeps late copies of it out.
-type ShardUndoCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShardUndoCall) Reset() {
-	*x = ShardUndoCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShardUndoCall) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShardUndoCall) ProtoMessage() {}
-
-func (x *ShardUndoCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShardUndoCall.ProtoReflect.Descriptor instead.
-func (*ShardUndoCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{18}
-}
-
-// ShardSettleCall says that all changes of terms before log_term, and of log_term
-// below log_floor, are as they stay on all members in sync.
-type ShardSettleCall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShardSettleCall) Reset() {
-	*x = ShardSettleCall{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShardSettleCall) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShardSettleCall) ProtoMessage() {}
-
-func (x *ShardSettleCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShardSettleCall.ProtoReflect.Descriptor instead.
-func (*ShardSettleCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{19}
-}
-
-// ShardUndo is a record of a member's undo log: a change that may not be on all
-// members, and what was there before. Or, without a seq, a mark.
-type ShardUndo struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Term       uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
-	Seq        uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	Column     *Column                `protobuf:"bytes,3,opt,name=column,proto3" json:"column,omitempty"`
-	FirstRow   uint64                 `protobuf:"varint,4,opt,name=first_row,json=firstRow,proto3" json:"first_row,omitempty"`
-	States     []byte                 `protobuf:"bytes,5,opt,name=states,proto3" json:"states,omitempty"`                           // as of the ShardCall
-	Sums       []byte                 `protobuf:"bytes,6,opt,name=sums,proto3" json:"sums,omitempty"`                               // of the new blocks, 4 bytes per row; 0: a hole, or it stays
-	Entries    []byte                 `protobuf:"bytes,7,opt,name=entries,proto3" json:"entries,omitempty"`                         // the new ones
-	OldSums    []byte                 `protobuf:"bytes,8,opt,name=old_sums,json=oldSums,proto3" json:"old_sums,omitempty"`          // 4 bytes per row; 0: a hole, or it stays
-	OldDamaged []byte                 `protobuf:"bytes,9,opt,name=old_damaged,json=oldDamaged,proto3" json:"old_damaged,omitempty"` // per row, 1: the block does not match old_sums
-	OldEntries []byte                 `protobuf:"bytes,10,opt,name=old_entries,json=oldEntries,proto3" json:"old_entries,omitempty"`
-	OldData    []byte                 `protobuf:"bytes,11,opt,name=old_data,json=oldData,proto3" json:"old_data,omitempty"` // the blocks that are neither
-	SizeEpoch  uint64                 `protobuf:"varint,12,opt,name=size_epoch,json=sizeEpoch,proto3" json:"size_epoch,omitempty"`
-	Cut        bool                   `protobuf:"varint,13,opt,name=cut,proto3" json:"cut,omitempty"`
-	Applied    bool                   `protobuf:"varint,14,opt,name=applied,proto3" json:"applied,omitempty"` // in answers: the change is done here
-	Undone     bool                   `protobuf:"varint,15,opt,name=undone,proto3" json:"undone,omitempty"`   // the change of that number is undone
-	// Of a mark:
-	Floor         uint64 `protobuf:"varint,16,opt,name=floor,proto3" json:"floor,omitempty"`
-	Generation    uint64 `protobuf:"varint,17,opt,name=generation,proto3" json:"generation,omitempty"` // of the file that it begins
-	Boot          string `protobuf:"bytes,18,opt,name=boot,proto3" json:"boot,omitempty"`              // of the machine
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShardUndo) Reset() {
-	*x = ShardUndo{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShardUndo) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShardUndo) ProtoMessage() {}
-
-func (x *ShardUndo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShardUndo.ProtoReflect.Descriptor instead.
-func (*ShardUndo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *ShardUndo) GetTerm() uint64 {
-	if x != nil {
-		return x.Term
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetSeq() uint64 {
-	if x != nil {
-		return x.Seq
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetColumn() *Column {
-	if x != nil {
-		return x.Column
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetFirstRow() uint64 {
-	if x != nil {
-		return x.FirstRow
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetStates() []byte {
-	if x != nil {
-		return x.States
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetSums() []byte {
-	if x != nil {
-		return x.Sums
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetEntries() []byte {
-	if x != nil {
-		return x.Entries
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetOldSums() []byte {
-	if x != nil {
-		return x.OldSums
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetOldDamaged() []byte {
-	if x != nil {
-		return x.OldDamaged
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetOldEntries() []byte {
-	if x != nil {
-		return x.OldEntries
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetOldData() []byte {
-	if x != nil {
-		return x.OldData
-	}
-	return nil
-}
-
-func (x *ShardUndo) GetSizeEpoch() uint64 {
-	if x != nil {
-		return x.SizeEpoch
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetCut() bool {
-	if x != nil {
-		return x.Cut
-	}
-	return false
-}
-
-func (x *ShardUndo) GetApplied() bool {
-	if x != nil {
-		return x.Applied
-	}
-	return false
-}
-
-func (x *ShardUndo) GetUndone() bool {
-	if x != nil {
-		return x.Undone
-	}
-	return false
-}
-
-func (x *ShardUndo) GetFloor() uint64 {
-	if x != nil {
-		return x.Floor
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetGeneration() uint64 {
-	if x != nil {
-		return x.Generation
-	}
-	return 0
-}
-
-func (x *ShardUndo) GetBoot() string {
-	if x != nil {
-		return x.Boot
-	}
-	return ""
-}
-
 type DataResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Id             uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1741,20 +1266,13 @@ type DataResponse struct {
 	ColumnSize     uint64                 `protobuf:"varint,9,opt,name=column_size,json=columnSize,proto3" json:"column_size,omitempty"`
 	Damaged        []uint64               `protobuf:"varint,12,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`                  // block numbers
 	FreedBytes     uint64                 `protobuf:"varint,20,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"` // punch: blocks whose space it gave back
-	// Erasure coded groups, for the primary:
-	ShardSums     []byte       `protobuf:"bytes,70,opt,name=shard_sums,json=shardSums,proto3" json:"shard_sums,omitempty"`
-	ShardEntries  []byte       `protobuf:"bytes,71,opt,name=shard_entries,json=shardEntries,proto3" json:"shard_entries,omitempty"`
-	ShardTerm     uint64       `protobuf:"varint,72,opt,name=shard_term,json=shardTerm,proto3" json:"shard_term,omitempty"`            // in_flight: the newest term that the member knows
-	ShardFloor    uint64       `protobuf:"varint,73,opt,name=shard_floor,json=shardFloor,proto3" json:"shard_floor,omitempty"`         // in_flight: changes of that term below it are on all
-	ShardLog      []*ShardUndo `protobuf:"bytes,74,rep,name=shard_log,json=shardLog,proto3" json:"shard_log,omitempty"`                // in_flight: what is open, without old data
-	ShardLogLost  bool         `protobuf:"varint,75,opt,name=shard_log_lost,json=shardLogLost,proto3" json:"shard_log_lost,omitempty"` // in_flight: the machine crashed, and with it the log is void
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DataResponse) Reset() {
 	*x = DataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1284,7 @@ func (x *DataResponse) String() string {
 func (*DataResponse) ProtoMessage() {}
 
 func (x *DataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1297,7 @@ func (x *DataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataResponse.ProtoReflect.Descriptor instead.
 func (*DataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{21}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DataResponse) GetId() uint64 {
@@ -1859,48 +1377,6 @@ func (x *DataResponse) GetFreedBytes() uint64 {
 	return 0
 }
 
-func (x *DataResponse) GetShardSums() []byte {
-	if x != nil {
-		return x.ShardSums
-	}
-	return nil
-}
-
-func (x *DataResponse) GetShardEntries() []byte {
-	if x != nil {
-		return x.ShardEntries
-	}
-	return nil
-}
-
-func (x *DataResponse) GetShardTerm() uint64 {
-	if x != nil {
-		return x.ShardTerm
-	}
-	return 0
-}
-
-func (x *DataResponse) GetShardFloor() uint64 {
-	if x != nil {
-		return x.ShardFloor
-	}
-	return 0
-}
-
-func (x *DataResponse) GetShardLog() []*ShardUndo {
-	if x != nil {
-		return x.ShardLog
-	}
-	return nil
-}
-
-func (x *DataResponse) GetShardLogLost() bool {
-	if x != nil {
-		return x.ShardLogLost
-	}
-	return false
-}
-
 type ColumnInfo struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Column         *Column                `protobuf:"bytes,1,opt,name=column,proto3" json:"column,omitempty"`
@@ -1917,7 +1393,7 @@ type ColumnInfo struct {
 
 func (x *ColumnInfo) Reset() {
 	*x = ColumnInfo{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1929,7 +1405,7 @@ func (x *ColumnInfo) String() string {
 func (*ColumnInfo) ProtoMessage() {}
 
 func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1942,7 +1418,7 @@ func (x *ColumnInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColumnInfo.ProtoReflect.Descriptor instead.
 func (*ColumnInfo) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{22}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ColumnInfo) GetColumn() *Column {
@@ -2010,7 +1486,7 @@ type StatColumnsRequest struct {
 
 func (x *StatColumnsRequest) Reset() {
 	*x = StatColumnsRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +1498,7 @@ func (x *StatColumnsRequest) String() string {
 func (*StatColumnsRequest) ProtoMessage() {}
 
 func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +1511,7 @@ func (x *StatColumnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsRequest.ProtoReflect.Descriptor instead.
 func (*StatColumnsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StatColumnsRequest) GetDataId() uint64 {
@@ -2054,7 +1530,7 @@ type StatColumnsResponse struct {
 
 func (x *StatColumnsResponse) Reset() {
 	*x = StatColumnsResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +1542,7 @@ func (x *StatColumnsResponse) String() string {
 func (*StatColumnsResponse) ProtoMessage() {}
 
 func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +1555,7 @@ func (x *StatColumnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatColumnsResponse.ProtoReflect.Descriptor instead.
 func (*StatColumnsResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatColumnsResponse) GetColumns() []*ColumnInfo {
@@ -2097,7 +1573,7 @@ type ListDataRequest struct {
 
 func (x *ListDataRequest) Reset() {
 	*x = ListDataRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +1585,7 @@ func (x *ListDataRequest) String() string {
 func (*ListDataRequest) ProtoMessage() {}
 
 func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +1598,7 @@ func (x *ListDataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataRequest.ProtoReflect.Descriptor instead.
 func (*ListDataRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{20}
 }
 
 type ListDataResponse struct {
@@ -2134,7 +1610,7 @@ type ListDataResponse struct {
 
 func (x *ListDataResponse) Reset() {
 	*x = ListDataResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +1622,7 @@ func (x *ListDataResponse) String() string {
 func (*ListDataResponse) ProtoMessage() {}
 
 func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +1635,7 @@ func (x *ListDataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataResponse.ProtoReflect.Descriptor instead.
 func (*ListDataResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDataResponse) GetColumns() []*ColumnInfo {
@@ -2177,7 +1653,7 @@ type RepairStatusRequest struct {
 
 func (x *RepairStatusRequest) Reset() {
 	*x = RepairStatusRequest{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +1665,7 @@ func (x *RepairStatusRequest) String() string {
 func (*RepairStatusRequest) ProtoMessage() {}
 
 func (x *RepairStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +1678,7 @@ func (x *RepairStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairStatusRequest.ProtoReflect.Descriptor instead.
 func (*RepairStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{22}
 }
 
 type RepairStatusResponse struct {
@@ -2215,7 +1691,7 @@ type RepairStatusResponse struct {
 
 func (x *RepairStatusResponse) Reset() {
 	*x = RepairStatusResponse{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +1703,7 @@ func (x *RepairStatusResponse) String() string {
 func (*RepairStatusResponse) ProtoMessage() {}
 
 func (x *RepairStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +1716,7 @@ func (x *RepairStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairStatusResponse.ProtoReflect.Descriptor instead.
 func (*RepairStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{28}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RepairStatusResponse) GetRateBytes() uint64 {
@@ -2283,7 +1759,7 @@ type GroupRepair struct {
 
 func (x *GroupRepair) Reset() {
 	*x = GroupRepair{}
-	mi := &file_api_canopy_v1_data_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +1771,7 @@ func (x *GroupRepair) String() string {
 func (*GroupRepair) ProtoMessage() {}
 
 func (x *GroupRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_data_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_data_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +1784,7 @@ func (x *GroupRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRepair.ProtoReflect.Descriptor instead.
 func (*GroupRepair) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{29}
+	return file_api_canopy_v1_data_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GroupRepair) GetPool() uint64 {
@@ -2440,8 +1916,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\x02pg\x18\x02 \x01(\rR\x02pg\x12\x17\n" +
 	"\adata_id\x18\x03 \x01(\x04R\x06dataId\x12\x1c\n" +
 	"\tcomponent\x18\x04 \x01(\rR\tcomponent\x12\x16\n" +
-	"\x06column\x18\x05 \x01(\rR\x06column\"\xd8\n" +
-	"\n" +
+	"\x06column\x18\x05 \x01(\rR\x06column\"\xda\b\n" +
 	"\vDataRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06column\x18\x02 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x19\n" +
@@ -2475,14 +1950,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\acondemn\x18\x1e \x01(\v2\x16.canopy.v1.CondemnCallH\x00R\acondemn\x12,\n" +
 	"\x05punch\x18( \x01(\v2\x14.canopy.v1.PunchCallH\x00R\x05punch\x122\n" +
 	"\areserve\x18) \x01(\v2\x16.canopy.v1.ReserveCallH\x00R\areserve\x12)\n" +
-	"\x04seek\x18* \x01(\v2\x13.canopy.v1.SeekCallH\x00R\x04seek\x129\n" +
-	"\n" +
-	"shard_read\x18H \x01(\v2\x18.canopy.v1.ShardReadCallH\x00R\tshardRead\x129\n" +
-	"\n" +
-	"shard_undo\x18I \x01(\v2\x18.canopy.v1.ShardUndoCallH\x00R\tshardUndo\x12?\n" +
-	"\fshard_settle\x18J \x01(\v2\x1a.canopy.v1.ShardSettleCallH\x00R\vshardSettle\x12\x19\n" +
-	"\blog_term\x18F \x01(\x04R\alogTerm\x12*\n" +
-	"\x05shard\x18G \x01(\v2\x14.canopy.v1.ShardCallR\x05shardB\x06\n" +
+	"\x04seek\x18* \x01(\v2\x13.canopy.v1.SeekCallH\x00R\x04seekB\x06\n" +
 	"\x04call\"{\n" +
 	"\tWriteCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
@@ -2531,45 +1999,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"\bSeekCall\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04hole\x18\x02 \x01(\bR\x04hole\x12\x14\n" +
-	"\x05usage\x18\x03 \x01(\bR\x05usage\"\x84\x01\n" +
-	"\tShardCall\x12\x1b\n" +
-	"\tfirst_row\x18\x01 \x01(\x04R\bfirstRow\x12\x16\n" +
-	"\x06states\x18\x02 \x01(\fR\x06states\x12\x18\n" +
-	"\aentries\x18\x03 \x01(\fR\aentries\x12\x16\n" +
-	"\x06repair\x18\x05 \x01(\bR\x06repair\x12\x10\n" +
-	"\x03cut\x18\x06 \x01(\bR\x03cut\"n\n" +
-	"\rShardReadCall\x12\x1b\n" +
-	"\tfirst_row\x18\x01 \x01(\x04R\bfirstRow\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\bR\x05bytes\x12\x16\n" +
-	"\x06verify\x18\x04 \x01(\bR\x06verify\"\x0f\n" +
-	"\rShardUndoCall\"\x11\n" +
-	"\x0fShardSettleCall\"\xe4\x03\n" +
-	"\tShardUndo\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12)\n" +
-	"\x06column\x18\x03 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x1b\n" +
-	"\tfirst_row\x18\x04 \x01(\x04R\bfirstRow\x12\x16\n" +
-	"\x06states\x18\x05 \x01(\fR\x06states\x12\x12\n" +
-	"\x04sums\x18\x06 \x01(\fR\x04sums\x12\x18\n" +
-	"\aentries\x18\a \x01(\fR\aentries\x12\x19\n" +
-	"\bold_sums\x18\b \x01(\fR\aoldSums\x12\x1f\n" +
-	"\vold_damaged\x18\t \x01(\fR\n" +
-	"oldDamaged\x12\x1f\n" +
-	"\vold_entries\x18\n" +
-	" \x01(\fR\n" +
-	"oldEntries\x12\x19\n" +
-	"\bold_data\x18\v \x01(\fR\aoldData\x12\x1d\n" +
-	"\n" +
-	"size_epoch\x18\f \x01(\x04R\tsizeEpoch\x12\x10\n" +
-	"\x03cut\x18\r \x01(\bR\x03cut\x12\x18\n" +
-	"\aapplied\x18\x0e \x01(\bR\aapplied\x12\x16\n" +
-	"\x06undone\x18\x0f \x01(\bR\x06undone\x12\x14\n" +
-	"\x05floor\x18\x10 \x01(\x04R\x05floor\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x11 \x01(\x04R\n" +
-	"generation\x12\x12\n" +
-	"\x04boot\x18\x12 \x01(\tR\x04boot\"\xa6\x04\n" +
+	"\x05usage\x18\x03 \x01(\bR\x05usage\"\xc9\x02\n" +
 	"\fDataResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\rR\x05error\x12\x16\n" +
@@ -2583,16 +2013,7 @@ const file_api_canopy_v1_data_proto_rawDesc = "" +
 	"columnSize\x12\x18\n" +
 	"\adamaged\x18\f \x03(\x04R\adamaged\x12\x1f\n" +
 	"\vfreed_bytes\x18\x14 \x01(\x04R\n" +
-	"freedBytes\x12\x1d\n" +
-	"\n" +
-	"shard_sums\x18F \x01(\fR\tshardSums\x12#\n" +
-	"\rshard_entries\x18G \x01(\fR\fshardEntries\x12\x1d\n" +
-	"\n" +
-	"shard_term\x18H \x01(\x04R\tshardTerm\x12\x1f\n" +
-	"\vshard_floor\x18I \x01(\x04R\n" +
-	"shardFloor\x121\n" +
-	"\tshard_log\x18J \x03(\v2\x14.canopy.v1.ShardUndoR\bshardLog\x12$\n" +
-	"\x0eshard_log_lost\x18K \x01(\bR\fshardLogLost\"\x87\x02\n" +
+	"freedBytes\"\x87\x02\n" +
 	"\n" +
 	"ColumnInfo\x12)\n" +
 	"\x06column\x18\x01 \x01(\v2\x11.canopy.v1.ColumnR\x06column\x12\x12\n" +
@@ -2657,7 +2078,7 @@ func file_api_canopy_v1_data_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_data_proto_rawDescData
 }
 
-var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_api_canopy_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*Column)(nil),               // 0: canopy.v1.Column
 	(*DataRequest)(nil),          // 1: canopy.v1.DataRequest
@@ -2675,25 +2096,20 @@ var file_api_canopy_v1_data_proto_goTypes = []any{
 	(*PunchCall)(nil),            // 13: canopy.v1.PunchCall
 	(*ReserveCall)(nil),          // 14: canopy.v1.ReserveCall
 	(*SeekCall)(nil),             // 15: canopy.v1.SeekCall
-	(*ShardCall)(nil),            // 16: canopy.v1.ShardCall
-	(*ShardReadCall)(nil),        // 17: canopy.v1.ShardReadCall
-	(*ShardUndoCall)(nil),        // 18: canopy.v1.ShardUndoCall
-	(*ShardSettleCall)(nil),      // 19: canopy.v1.ShardSettleCall
-	(*ShardUndo)(nil),            // 20: canopy.v1.ShardUndo
-	(*DataResponse)(nil),         // 21: canopy.v1.DataResponse
-	(*ColumnInfo)(nil),           // 22: canopy.v1.ColumnInfo
-	(*StatColumnsRequest)(nil),   // 23: canopy.v1.StatColumnsRequest
-	(*StatColumnsResponse)(nil),  // 24: canopy.v1.StatColumnsResponse
-	(*ListDataRequest)(nil),      // 25: canopy.v1.ListDataRequest
-	(*ListDataResponse)(nil),     // 26: canopy.v1.ListDataResponse
-	(*RepairStatusRequest)(nil),  // 27: canopy.v1.RepairStatusRequest
-	(*RepairStatusResponse)(nil), // 28: canopy.v1.RepairStatusResponse
-	(*GroupRepair)(nil),          // 29: canopy.v1.GroupRepair
-	(*Cut)(nil),                  // 30: canopy.v1.Cut
+	(*DataResponse)(nil),         // 16: canopy.v1.DataResponse
+	(*ColumnInfo)(nil),           // 17: canopy.v1.ColumnInfo
+	(*StatColumnsRequest)(nil),   // 18: canopy.v1.StatColumnsRequest
+	(*StatColumnsResponse)(nil),  // 19: canopy.v1.StatColumnsResponse
+	(*ListDataRequest)(nil),      // 20: canopy.v1.ListDataRequest
+	(*ListDataResponse)(nil),     // 21: canopy.v1.ListDataResponse
+	(*RepairStatusRequest)(nil),  // 22: canopy.v1.RepairStatusRequest
+	(*RepairStatusResponse)(nil), // 23: canopy.v1.RepairStatusResponse
+	(*GroupRepair)(nil),          // 24: canopy.v1.GroupRepair
+	(*Cut)(nil),                  // 25: canopy.v1.Cut
 }
 var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	0,  // 0: canopy.v1.DataRequest.column:type_name -> canopy.v1.Column
-	30, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
+	25, // 1: canopy.v1.DataRequest.cuts:type_name -> canopy.v1.Cut
 	2,  // 2: canopy.v1.DataRequest.write:type_name -> canopy.v1.WriteCall
 	3,  // 3: canopy.v1.DataRequest.read:type_name -> canopy.v1.ReadCall
 	4,  // 4: canopy.v1.DataRequest.sync:type_name -> canopy.v1.SyncCall
@@ -2708,31 +2124,25 @@ var file_api_canopy_v1_data_proto_depIdxs = []int32{
 	13, // 13: canopy.v1.DataRequest.punch:type_name -> canopy.v1.PunchCall
 	14, // 14: canopy.v1.DataRequest.reserve:type_name -> canopy.v1.ReserveCall
 	15, // 15: canopy.v1.DataRequest.seek:type_name -> canopy.v1.SeekCall
-	17, // 16: canopy.v1.DataRequest.shard_read:type_name -> canopy.v1.ShardReadCall
-	18, // 17: canopy.v1.DataRequest.shard_undo:type_name -> canopy.v1.ShardUndoCall
-	19, // 18: canopy.v1.DataRequest.shard_settle:type_name -> canopy.v1.ShardSettleCall
-	16, // 19: canopy.v1.DataRequest.shard:type_name -> canopy.v1.ShardCall
-	0,  // 20: canopy.v1.ShardUndo.column:type_name -> canopy.v1.Column
-	22, // 21: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	20, // 22: canopy.v1.DataResponse.shard_log:type_name -> canopy.v1.ShardUndo
-	0,  // 23: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
-	30, // 24: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
-	22, // 25: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
-	22, // 26: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
-	29, // 27: canopy.v1.RepairStatusResponse.groups:type_name -> canopy.v1.GroupRepair
-	1,  // 28: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
-	23, // 29: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
-	25, // 30: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
-	27, // 31: canopy.v1.Data.RepairStatus:input_type -> canopy.v1.RepairStatusRequest
-	21, // 32: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
-	24, // 33: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
-	26, // 34: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
-	28, // 35: canopy.v1.Data.RepairStatus:output_type -> canopy.v1.RepairStatusResponse
-	32, // [32:36] is the sub-list for method output_type
-	28, // [28:32] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	17, // 16: canopy.v1.DataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	0,  // 17: canopy.v1.ColumnInfo.column:type_name -> canopy.v1.Column
+	25, // 18: canopy.v1.ColumnInfo.cuts:type_name -> canopy.v1.Cut
+	17, // 19: canopy.v1.StatColumnsResponse.columns:type_name -> canopy.v1.ColumnInfo
+	17, // 20: canopy.v1.ListDataResponse.columns:type_name -> canopy.v1.ColumnInfo
+	24, // 21: canopy.v1.RepairStatusResponse.groups:type_name -> canopy.v1.GroupRepair
+	1,  // 22: canopy.v1.Data.Access:input_type -> canopy.v1.DataRequest
+	18, // 23: canopy.v1.Data.StatColumns:input_type -> canopy.v1.StatColumnsRequest
+	20, // 24: canopy.v1.Data.ListData:input_type -> canopy.v1.ListDataRequest
+	22, // 25: canopy.v1.Data.RepairStatus:input_type -> canopy.v1.RepairStatusRequest
+	16, // 26: canopy.v1.Data.Access:output_type -> canopy.v1.DataResponse
+	19, // 27: canopy.v1.Data.StatColumns:output_type -> canopy.v1.StatColumnsResponse
+	21, // 28: canopy.v1.Data.ListData:output_type -> canopy.v1.ListDataResponse
+	23, // 29: canopy.v1.Data.RepairStatus:output_type -> canopy.v1.RepairStatusResponse
+	26, // [26:30] is the sub-list for method output_type
+	22, // [22:26] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_data_proto_init() }
@@ -2756,9 +2166,6 @@ func file_api_canopy_v1_data_proto_init() {
 		(*DataRequest_Punch)(nil),
 		(*DataRequest_Reserve)(nil),
 		(*DataRequest_Seek)(nil),
-		(*DataRequest_ShardRead)(nil),
-		(*DataRequest_ShardUndo)(nil),
-		(*DataRequest_ShardSettle)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2766,7 +2173,7 @@ func file_api_canopy_v1_data_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_data_proto_rawDesc), len(file_api_canopy_v1_data_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -308,10 +308,7 @@ type PlacementGroup struct {
 	LossEpoch uint64 `protobuf:"varint,5,opt,name=loss_epoch,json=lossEpoch,proto3" json:"loss_epoch,omitempty"`
 	// Members that go as soon as the others are in sync: their server is gone for
 	// long, is drained, or came back when another had taken over. Not recovered.
-	Leaving []uint64 `protobuf:"varint,6,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
-	// Erasure coded pools: shards[i] is the number of the shard that members[i] has.
-	// Two members may have the same while one replaces the other.
-	Shards        []uint32 `protobuf:"varint,70,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	Leaving       []uint64 `protobuf:"varint,6,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,13 +381,6 @@ func (x *PlacementGroup) GetLossEpoch() uint64 {
 func (x *PlacementGroup) GetLeaving() []uint64 {
 	if x != nil {
 		return x.Leaving
-	}
-	return nil
-}
-
-func (x *PlacementGroup) GetShards() []uint32 {
-	if x != nil {
-		return x.Shards
 	}
 	return nil
 }
@@ -2646,7 +2636,7 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\bscrubbed\x18\x06 \x03(\x04R\bscrubbed\x125\n" +
 	"\n" +
 	"redundancy\x18< \x01(\v2\x15.canopy.v1.RedundancyR\n" +
-	"redundancy\"\xba\x01\n" +
+	"redundancy\"\xa2\x01\n" +
 	"\x0ePlacementGroup\x12\x0e\n" +
 	"\x02pg\x18\x01 \x01(\rR\x02pg\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -2654,8 +2644,7 @@ const file_api_canopy_v1_layout_proto_rawDesc = "" +
 	"\ain_sync\x18\x04 \x03(\x04R\x06inSync\x12\x1d\n" +
 	"\n" +
 	"loss_epoch\x18\x05 \x01(\x04R\tlossEpoch\x12\x18\n" +
-	"\aleaving\x18\x06 \x03(\x04R\aleaving\x12\x16\n" +
-	"\x06shards\x18F \x03(\rR\x06shards\"\xb7\x02\n" +
+	"\aleaving\x18\x06 \x03(\x04R\aleaving\"\xb7\x02\n" +
 	"\x0eDataServerInfo\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\x04R\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +

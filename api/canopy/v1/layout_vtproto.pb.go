@@ -318,14 +318,14 @@ func (m *PlacementGroup) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if len(m.Shards) > 0 {
+	if len(m.Leaving) > 0 {
 		var pksize2 int
-		for _, num := range m.Shards {
+		for _, num := range m.Leaving {
 			pksize2 += protohelpers.SizeOfVarint(uint64(num))
 		}
 		i -= pksize2
 		j1 := i
-		for _, num := range m.Shards {
+		for _, num := range m.Leaving {
 			for num >= 1<<7 {
 				dAtA[j1] = uint8(uint64(num)&0x7f | 0x80)
 				num >>= 7
@@ -336,18 +336,21 @@ func (m *PlacementGroup) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize2))
 		i--
-		dAtA[i] = 0x4
-		i--
-		dAtA[i] = 0xb2
+		dAtA[i] = 0x32
 	}
-	if len(m.Leaving) > 0 {
+	if m.LossEpoch != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LossEpoch))
+		i--
+		dAtA[i] = 0x28
+	}
+	if len(m.InSync) > 0 {
 		var pksize4 int
-		for _, num := range m.Leaving {
+		for _, num := range m.InSync {
 			pksize4 += protohelpers.SizeOfVarint(uint64(num))
 		}
 		i -= pksize4
 		j3 := i
-		for _, num := range m.Leaving {
+		for _, num := range m.InSync {
 			for num >= 1<<7 {
 				dAtA[j3] = uint8(uint64(num)&0x7f | 0x80)
 				num >>= 7
@@ -358,21 +361,16 @@ func (m *PlacementGroup) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize4))
 		i--
-		dAtA[i] = 0x32
+		dAtA[i] = 0x22
 	}
-	if m.LossEpoch != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LossEpoch))
-		i--
-		dAtA[i] = 0x28
-	}
-	if len(m.InSync) > 0 {
+	if len(m.Members) > 0 {
 		var pksize6 int
-		for _, num := range m.InSync {
+		for _, num := range m.Members {
 			pksize6 += protohelpers.SizeOfVarint(uint64(num))
 		}
 		i -= pksize6
 		j5 := i
-		for _, num := range m.InSync {
+		for _, num := range m.Members {
 			for num >= 1<<7 {
 				dAtA[j5] = uint8(uint64(num)&0x7f | 0x80)
 				num >>= 7
@@ -382,26 +380,6 @@ func (m *PlacementGroup) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 			j5++
 		}
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize6))
-		i--
-		dAtA[i] = 0x22
-	}
-	if len(m.Members) > 0 {
-		var pksize8 int
-		for _, num := range m.Members {
-			pksize8 += protohelpers.SizeOfVarint(uint64(num))
-		}
-		i -= pksize8
-		j7 := i
-		for _, num := range m.Members {
-			for num >= 1<<7 {
-				dAtA[j7] = uint8(uint64(num)&0x7f | 0x80)
-				num >>= 7
-				j7++
-			}
-			dAtA[j7] = uint8(num)
-			j7++
-		}
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(pksize8))
 		i--
 		dAtA[i] = 0x1a
 	}
@@ -2506,13 +2484,6 @@ func (m *PlacementGroup) SizeVT() (n int) {
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
-	if len(m.Shards) > 0 {
-		l = 0
-		for _, e := range m.Shards {
-			l += protohelpers.SizeOfVarint(uint64(e))
-		}
-		n += 2 + protohelpers.SizeOfVarint(uint64(l)) + l
-	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -4312,82 +4283,6 @@ func (m *PlacementGroup) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Leaving", wireType)
-			}
-		case 70:
-			if wireType == 0 {
-				var v uint32
-				for shift := uint(0); ; shift += 7 {
-					if shift >= 64 {
-						return protohelpers.ErrIntOverflow
-					}
-					if iNdEx >= l {
-						return io.ErrUnexpectedEOF
-					}
-					b := dAtA[iNdEx]
-					iNdEx++
-					v |= uint32(b&0x7F) << shift
-					if b < 0x80 {
-						break
-					}
-				}
-				m.Shards = append(m.Shards, v)
-			} else if wireType == 2 {
-				var packedLen int
-				for shift := uint(0); ; shift += 7 {
-					if shift >= 64 {
-						return protohelpers.ErrIntOverflow
-					}
-					if iNdEx >= l {
-						return io.ErrUnexpectedEOF
-					}
-					b := dAtA[iNdEx]
-					iNdEx++
-					packedLen |= int(b&0x7F) << shift
-					if b < 0x80 {
-						break
-					}
-				}
-				if packedLen < 0 {
-					return protohelpers.ErrInvalidLength
-				}
-				postIndex := iNdEx + packedLen
-				if postIndex < 0 {
-					return protohelpers.ErrInvalidLength
-				}
-				if postIndex > l {
-					return io.ErrUnexpectedEOF
-				}
-				var elementCount int
-				var count int
-				for _, integer := range dAtA[iNdEx:postIndex] {
-					if integer < 128 {
-						count++
-					}
-				}
-				elementCount = count
-				if elementCount != 0 && len(m.Shards) == 0 {
-					m.Shards = make([]uint32, 0, elementCount)
-				}
-				for iNdEx < postIndex {
-					var v uint32
-					for shift := uint(0); ; shift += 7 {
-						if shift >= 64 {
-							return protohelpers.ErrIntOverflow
-						}
-						if iNdEx >= l {
-							return io.ErrUnexpectedEOF
-						}
-						b := dAtA[iNdEx]
-						iNdEx++
-						v |= uint32(b&0x7F) << shift
-						if b < 0x80 {
-							break
-						}
-					}
-					m.Shards = append(m.Shards, v)
-				}
-			} else {
-				return fmt.Errorf("proto: wrong wireType = %d for field Shards", wireType)
 			}
 		default:
 			iNdEx = preIndex

@@ -93,7 +93,7 @@ func shallow(r *canopyv1.DataRequest) *canopyv1.DataRequest {
 	return &canopyv1.DataRequest{
 		Id: r.Id, Column: r.Column, PgEpoch: r.PgEpoch, SizeEpoch: r.SizeEpoch, Cuts: r.Cuts,
 		Client: r.Client, Incarnation: r.Incarnation, Seq: r.Seq, FromPrimary: r.FromPrimary, Floor: r.Floor,
-		LogSeq: r.LogSeq, LogFloor: r.LogFloor, Capability: r.Capability, LogTerm: r.LogTerm, Shard: r.Shard,
+		LogSeq: r.LogSeq, LogFloor: r.LogFloor, Capability: r.Capability,
 	}
 }
 
