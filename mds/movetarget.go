@@ -42,8 +42,23 @@ func (m *moveTarget) Import(ctx context.Context, step *canopyv1.ImportCommand) (
 	return answer, err
 }
 
-// serves asks whether the target has a holder.
+// holderComes is how long a shard that starts, or lost its holder, may be without one.
+const holderComes = 4 * time.Second
+
+// serves asks whether the target has a holder, or gets one soon.
 func (m *moveTarget) serves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, holderComes)
+	defer cancel()
+	wait := retry{next: 20 * time.Millisecond, limit: 200 * time.Millisecond}
+	for {
+		err := m.servesNow(ctx)
+		if fserr.KindOf(err) != fserr.NotReady || !wait.sleep(ctx) {
+			return err
+		}
+	}
+}
+
+func (m *moveTarget) servesNow(ctx context.Context) error {
 	return m.atHolder(ctx, func(ctx context.Context, at canopyv1.MigrationClient) (fserr.Kind, error) {
 		if at == nil {
 			return m.server.serving(ctx, m.to), nil

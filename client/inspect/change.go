@@ -62,8 +62,16 @@ func (c *Cluster) ChangeReplicas(ctx context.Context, request *canopyv1.ChangeRe
 	return info, err
 }
 
-// RemoveNode forgets a node that has no replicas.
+// RemoveNode forgets a node that has no replicas. Another node is asked: the one that
+// is removed stops when it hears of it, perhaps before it has answered.
 func (c *Cluster) RemoveNode(ctx context.Context, node base.NodeID) error {
+	for _, n := range c.m.GetNodes() {
+		removed := base.NodeID(n.GetNode()) == node
+		if !removed && n.GetAlive() && n.GetAddress() != "" {
+			c.from = n.GetAddress()
+			break
+		}
+	}
 	return c.admin(ctx, func(ctx context.Context, a canopyv1.AdminClient) error {
 		_, err := a.RemoveNode(ctx, &canopyv1.RemoveNodeRequest{Node: uint64(node)})
 		return err
