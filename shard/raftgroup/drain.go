@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	// transferWait bounds the wait for one replica to take the leadership over.
-	transferWait = 200 * time.Millisecond
+	// transferWait bounds the wait for one replica to take the leadership over. It is
+	// longer than an election's time: until then a transfer to a replica that is dead
+	// is under way, and Raft ignores one to another.
+	transferWait = (electionRTT + 2*heartbeatRTT) * rttMillisecond * time.Millisecond
 	// quietWait bounds the wait for what is in flight before the transfer.
 	quietWait = 100 * time.Millisecond
 	// settleWait is for the followers to apply what was committed last: a heartbeat.
@@ -32,7 +34,7 @@ func (g *Group) Release(ctx context.Context) error {
 	_ = g.waitFor(quiet, "quiet", func() bool { return len(g.inflight) == 0 })
 	cancel()
 	// A transfer to a replica that does not campaign is given up only after an
-	// election's time (0.4 s), and nothing is proposed until then: this wait is shorter.
+	// election's time, and nothing is proposed until then: this wait is shorter.
 	if members, _ := g.host.membership(g.cfg.Shard); len(members) > 1 && g.isLeader() {
 		select {
 		case <-time.After(settleWait):

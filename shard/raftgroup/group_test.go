@@ -191,6 +191,25 @@ func TestCatchUpBySnapshotStream(t *testing.T) {
 	c.wantEqualSums()
 }
 
+// B5: a drain finds the replica that lives behind one that is dead.
+func TestB5DrainPastADeadReplica(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	first := c.holder(patience)
+	c.propose("a", patience)
+	for _, nd := range c.nodes {
+		if nd != first { // the first that a transfer is tried with
+			c.halt(nd)
+			break
+		}
+	}
+	if err := first.group().Release(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if second := c.holder(patience); second == first {
+		t.Fatal("the drained replica serves again")
+	}
+}
+
 // B5: a drain hands the lease over; the drained replica answers nothing in that
 // epoch any more, and no command is lost.
 func TestB5DrainHandsOver(t *testing.T) {
