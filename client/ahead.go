@@ -57,7 +57,7 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 	ahead := make([]Ahead, 0, len(results))
 	for i, encoded := range results {
 		result := new(canopyv1.Result)
-		if result.UnmarshalVT(encoded) != nil || result.Attr != nil && isStub(result.Attr) || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
+		if result.UnmarshalVT(encoded) != nil || result.Attr != nil && liesElsewhere(result.Attr) || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
 			break
 		}
 		ahead = append(ahead, Ahead{c: c, name: names[i], asked: asked, result: result})

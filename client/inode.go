@@ -76,7 +76,7 @@ func (n *Inode) see(attr *Attr) *Attr {
 		return nil
 	}
 	n.mu.Lock()
-	if isStub(attr) {
+	if liesElsewhere(attr) {
 		if n.isDir {
 			n.dirSeenLocked(base.SubtreeID(attr.Subtree))
 		}
@@ -103,7 +103,7 @@ func (n *Inode) see(attr *Attr) *Attr {
 // them: with the buffered writes, and with reads that move atime.
 func (n *Inode) show(attr *Attr) *Attr {
 	newest := n.see(attr)
-	if isStub(newest) {
+	if liesElsewhere(newest) {
 		return newest
 	}
 	if st := n.file.Load(); st != nil {

@@ -99,7 +99,7 @@ func (m *moves) look(subtree base.SubtreeID) {
 // follow asks for each directory with an open file in the subtree where it is: the
 // redirect leads all of its files. Then the holders are told who is open there.
 func (m *moves) follow(ctx context.Context, subtree base.SubtreeID) {
-	todo := map[base.Ino]*Inode{}
+	stale := map[base.Ino]*Inode{}
 	for _, n := range m.c.opens.nodes() {
 		n.mu.Lock()
 		n.followLocked()
@@ -109,15 +109,15 @@ func (m *moves) follow(ctx context.Context, subtree base.SubtreeID) {
 		if home != 0 {
 			in, key = home, n.ino
 		}
-		if in != subtree || todo[key] != nil {
+		if in != subtree || stale[key] != nil {
 			n.Release()
 			continue
 		}
-		todo[key] = n
+		stale[key] = n
 	}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, completers)
-	for _, n := range todo {
+	for _, n := range stale {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -128,7 +128,7 @@ func (m *moves) follow(ctx context.Context, subtree base.SubtreeID) {
 		})
 	}
 	wg.Wait()
-	if len(todo) > 0 {
+	if len(stale) > 0 {
 		m.c.opens.reportAll(ctx)
 	}
 }

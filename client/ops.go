@@ -72,7 +72,7 @@ func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string)
 			c.cache.dropName(dir.ino, name)
 			return nil, nil, nil, err
 		}
-		foreign := res.Error == 0 && res.Attr != nil && isStub(res.Attr)
+		foreign := res.Error == 0 && res.Attr != nil && liesElsewhere(res.Attr)
 		n, attr, dirAttr, err = c.lookedUp(ctx, cred, dir, name, res, asked)
 		if !foreign || fserr.KindOf(err) != fserr.Stale || try == relocations {
 			return n, attr, dirAttr, err

@@ -44,7 +44,7 @@ func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32
 	}
 	name := string(call.Name)
 	// What is there already and lies in another subtree has not been truncated.
-	foreign := res.Existed && res.Attr != nil && isStub(res.Attr)
+	foreign := res.Existed && res.Attr != nil && liesElsewhere(res.Attr)
 	created := Created{Existed: res.Existed, DirAttr: c.sawDir(dir, res.DirAttr, asked)}
 	if call.Anonymous && res.Attr != nil {
 		n := c.inodes.enter(base.Ino(res.Attr.Ino), res.Attr.Mode, dir.subtreeID())

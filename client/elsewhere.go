@@ -9,17 +9,17 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 )
 
-// isStub reports whether attributes only say in which subtree the rest is: the
+// liesElsewhere reports whether attributes only say in which subtree the rest is: the
 // shard that answered does not own it.
-func isStub(a *Attr) bool { return a.Version == 0 && a.Nlink == 0 && a.Subtree != 0 }
+func liesElsewhere(a *Attr) bool { return a.Version == 0 && a.Nlink == 0 && a.Subtree != 0 }
 
 // allRights are those of a capability for what is looked up in another subtree.
 const allRights = uint32(canopyv1.DataRight_DATA_RIGHT_READ | canopyv1.DataRight_DATA_RIGHT_WRITE)
 
-// complete asks for the attributes of an answer that has but a stub, as the lookup
+// complete asks for the attributes of an answer about what lies elsewhere, as the lookup
 // of its name by cred would have brought them.
 func (c *Client) complete(ctx context.Context, cred Cred, res *canopyv1.Result) error {
-	if res.Attr == nil || !isStub(res.Attr) {
+	if res.Attr == nil || !liesElsewhere(res.Attr) {
 		return nil
 	}
 	full, err := c.askAttr(ctx, cred, base.SubtreeID(res.Attr.Subtree), base.Ino(res.Attr.Ino))
@@ -34,7 +34,7 @@ func (c *Client) complete(ctx context.Context, cred Cred, res *canopyv1.Result) 
 func (c *Client) askAttr(ctx context.Context, cred Cred, subtree base.SubtreeID, ino base.Ino) (*canopyv1.Result, error) {
 	res, err := c.do(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(subtree), Cred: cred.wire(),
 		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: uint64(ino)}, DataRights: allRights}}})
-	if err == nil && (res.Attr == nil || isStub(res.Attr)) {
+	if err == nil && (res.Attr == nil || liesElsewhere(res.Attr)) {
 		err = fserr.New(fserr.Malformed, "getattr", nil)
 	}
 	return res, err
