@@ -449,8 +449,10 @@ func crossLockFair(t *testing.T, a, b string) {
 	t.Error("a writer waits while readers come and go")
 }
 
-// crossDeadlock: who closes a circle of waiting processes is told so, and nobody
-// else, nor who waits without a circle.
+// crossDeadlock: of a circle of waiting processes the one that closed it is told so,
+// and nobody else, nor who waits without a circle. Which request closed it the
+// file system decides: that a process sleeps in its call does not tell that its
+// wait has begun there, so the last two may meet it in either order.
 func crossDeadlock(t *testing.T, a, b string) {
 	const n = 3
 	var ps [n]*process
@@ -464,19 +466,51 @@ func crossDeadlock(t *testing.T, a, b string) {
 		fds[i] = ps[i].open(t, path, unix.O_RDWR)
 		must(t, "lock", ps[i].do(locked(fds[i], unix.F_SETLK, unix.F_WRLCK, int64(i), 1)))
 	}
-	var waits [n]<-chan error
+	type outcome struct {
+		who int
+		err error
+	}
+	ended := make(chan outcome, n)
+	start := func(i int) {
+		wait := ps[i].start(locked(fds[i], unix.F_SETLKW, unix.F_WRLCK, int64((i+1)%n), 1))
+		go func() { ended <- outcome{i, <-wait} }()
+	}
+	next := func(what string) outcome {
+		t.Helper()
+		select {
+		case o := <-ended:
+			return o
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s does not end", what)
+			return outcome{}
+		}
+	}
 	for i := range n - 1 {
-		waits[i] = ps[i].start(locked(fds[i], unix.F_SETLKW, unix.F_WRLCK, int64(i+1), 1))
+		start(i)
 		ps[i].blocked(t)
 	}
-	still(t, "a wait in a chain", waits[0])
-	last := ps[n-1].start(locked(fds[n-1], unix.F_SETLKW, unix.F_WRLCK, 0, 1))
-	want(t, "the last wait of a circle", soon(t, "the last wait", last), syscall.EDEADLK)
-	for i := range n - 1 {
-		still(t, "a wait of a circle that was broken", waits[i])
+	time.Sleep(100 * time.Millisecond)
+	select {
+	case o := <-ended:
+		t.Fatalf("wait %d in a chain ended: %v", o.who, o.err)
+	default:
 	}
-	for i := n - 1; i > 0; i-- {
-		must(t, "unlock", ps[i].do(locked(fds[i], unix.F_SETLK, unix.F_UNLCK, 0, 0)))
-		must(t, "lock", soon(t, "a wait", waits[i-1]))
+	start(n - 1)
+	closed := next("any wait of a circle")
+	want(t, "the wait that closed a circle", closed.err, syscall.EDEADLK)
+	// The others go on waiting, until the one before whom they wait lets go.
+	for i := 1; i < n; i++ {
+		holder := (closed.who + n + 1 - i) % n
+		select {
+		case o := <-ended:
+			t.Fatalf("wait %d of a circle that was broken ended: %v", o.who, o.err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		must(t, "unlock", ps[holder].do(locked(fds[holder], unix.F_SETLK, unix.F_UNLCK, 0, 0)))
+		o := next("a wait for a lock that was given back")
+		must(t, "lock", o.err)
+		if waiter := (holder + n - 1) % n; o.who != waiter {
+			t.Fatalf("wait %d ended, of the lock that %d waits for", o.who, waiter)
+		}
 	}
 }
