@@ -2,6 +2,8 @@ package shard
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/canopyfs/canopy/internal/base"
@@ -107,5 +109,56 @@ func TestFragmentMap(t *testing.T) {
 		if bad.Check() == nil {
 			t.Errorf("%v passes as a fragment map", bad)
 		}
+	}
+}
+
+// TestFragmentMapWith compares with a map that has an entry for each border hash of
+// some.
+func TestFragmentMapWith(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	const points = 64
+	const step = BorderEnd / points
+	for range 200 {
+		m, want := Whole(1), [points]base.SubtreeID{}
+		for i := range want {
+			want[i] = 1
+		}
+		for range 12 {
+			lo := rng.Uint32N(points)
+			hi := lo + 1 + rng.Uint32N(points-lo)
+			to := base.SubtreeID(1 + rng.Uint64N(4))
+			m = m.With(Range{lo * step, hi * step}, to)
+			for i := lo; i < hi; i++ {
+				want[i] = to
+			}
+			if err := m.Check(); err != nil {
+				t.Fatal(err)
+			}
+			for i, s := range want {
+				h := makeHash(uint64(i)*uint64(step), 1)
+				if got := m.Find(h).Subtree; got != s {
+					t.Fatalf("%v: at %d/%d is %v, want %v", m, i, points, got, s)
+				}
+				if !m.At(h.Border()).Contains(h.Border()) {
+					t.Fatalf("%v: %v does not contain %d", m, m.At(h.Border()), h.Border())
+				}
+			}
+			for i := 1; i < len(m); i++ {
+				if m[i].Subtree == m[i-1].Subtree {
+					t.Fatalf("%v has neighbours in one subtree", m)
+				}
+			}
+		}
+	}
+}
+
+// TestFragmentMapRefer: what a map says of a subtree that gave its ranges away is
+// replaced by what that one knows.
+func TestFragmentMapRefer(t *testing.T) {
+	m := FragmentMap{{0, 1}, {BorderEnd / 2, 2}}
+	other := FragmentMap{{0, 9}, {BorderEnd / 2, 2}, {BorderEnd / 4 * 3, 3}}
+	want := FragmentMap{{0, 1}, {BorderEnd / 2, 2}, {BorderEnd / 4 * 3, 3}}
+	if got := m.Refer(2, other); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

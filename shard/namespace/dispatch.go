@@ -85,7 +85,7 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 // locks, which only the holder knows. All others go through Apply.
 func IsRead(op *canopyv1.Op) bool {
 	switch op.GetCall().(type) {
-	case *canopyv1.Op_WaitLock, *canopyv1.Op_CancelWait, *canopyv1.Op_Locate:
+	case *canopyv1.Op_WaitLock, *canopyv1.Op_CancelWait, *canopyv1.Op_Locate, *canopyv1.Op_MarkNames:
 		return true
 	}
 	return op != nil && queryHandler(op) != nil

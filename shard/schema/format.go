@@ -19,7 +19,7 @@ var kindNames = map[Kind]string{
 }
 
 var shardKindNames = map[Kind]string{
-	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindDecision: "decision",
+	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindJoin: "join", KindDecision: "decision",
 	Kind(kindApplied): "applied", Kind(kindLease): "lease",
 }
 
@@ -64,7 +64,7 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 		return " " + t.String()
 	}
 	switch {
-	case ofShard && kind == KindImport:
+	case ofShard && (kind == KindImport || kind == KindJoin):
 		return fmt.Sprintf(" %d%s", n, formatTail(tail))
 	case kind == KindIntent && len(tail) >= 8:
 		return fmt.Sprintf(" dir=%d at=%x %q", n, binary.BigEndian.Uint64(tail), tail[8:])
@@ -158,7 +158,7 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 			return DecodeSession(value)
 		case KindEnded:
 			return DecodeEnded(value)
-		case KindImport:
+		case KindImport, KindJoin:
 			return DecodeImport(value)
 		case KindDecision:
 			return DecodeDecision(value)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 )
 
 // Keys of moves of subtrees between shards (PROTOCOLS E). The source keeps a Move
@@ -12,6 +13,7 @@ import (
 const (
 	KindMove   Kind = 0xa1
 	KindImport Kind = 0x20
+	KindJoin   Kind = 0x21
 )
 
 // MovePhase is how far a move is. The numbers are those of the API.
@@ -57,12 +59,18 @@ type Move struct {
 	Batches uint64   // the last batch of the attempt, from the hand-off on
 	Cleaned base.Ino // a carve's directories up to here are cleaned
 	StartNS int64
+	Names   shard.Range // of Root, that move; empty: whatever else says
+	Join    bool        // Into has a fragment of Root already
 }
+
+// OfNames reports whether a range of names moves.
+func (m *Move) OfNames() bool { return m.Names.Hi > 0 }
 
 // Append appends the encoding to dst.
 func (m *Move) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, byte(m.Phase))
-	for _, v := range [...]uint64{m.Attempt, uint64(m.Into), uint64(m.Epoch), uint64(m.Root), uint64(m.To), m.Batches, uint64(m.Cleaned)} {
+	dst = append(dst, valueVersion, byte(m.Phase), boolByte(m.Join))
+	for _, v := range [...]uint64{m.Attempt, uint64(m.Into), uint64(m.Epoch), uint64(m.Root), uint64(m.To), m.Batches, uint64(m.Cleaned),
+		uint64(m.Names.Lo), uint64(m.Names.Hi)} {
 		dst = putU64(dst, v)
 	}
 	return putI64(dst, m.StartNS)
@@ -71,8 +79,9 @@ func (m *Move) Append(dst []byte) []byte {
 // DecodeMove reads what Move.Append wrote.
 func DecodeMove(b []byte) (*Move, error) {
 	d := decode(b)
-	m := &Move{Phase: MovePhase(d.byte()), Attempt: d.u64(), Into: base.SubtreeID(d.u64()), Epoch: base.Epoch(d.u64()),
-		Root: base.Ino(d.u64()), To: base.ShardID(d.u64()), Batches: d.u64(), Cleaned: base.Ino(d.u64()), StartNS: d.i64()}
+	m := &Move{Phase: MovePhase(d.byte()), Join: d.byte() != 0, Attempt: d.u64(), Into: base.SubtreeID(d.u64()), Epoch: base.Epoch(d.u64()),
+		Root: base.Ino(d.u64()), To: base.ShardID(d.u64()), Batches: d.u64(), Cleaned: base.Ino(d.u64()),
+		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, StartNS: d.i64()}
 	return m, d.done("move")
 }
 
@@ -110,12 +119,23 @@ type Import struct {
 	Root    base.Ino
 	Batch   uint64 // that was applied last
 	Counts  Counters
+	Names   shard.Range // of Root; empty: a subtree, or directories carved out of one
+	Join    bool        // Into has a fragment of Root already
+	Into    base.SubtreeID
+	Dir     DirCounts
 }
+
+// OfNames reports whether a range of names comes.
+func (i *Import) OfNames() bool { return i.Names.Hi > 0 }
+
+// DirCounts are what a directory's header counts of a range of its names.
+type DirCounts struct{ Entries, Subdirs, Displaced uint64 }
 
 // Append appends the encoding to dst.
 func (i *Import) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, byte(i.State), boolByte(i.Carve))
-	for _, v := range [...]uint64{uint64(i.Epoch), i.Attempt, uint64(i.From), uint64(i.Root), i.Batch, i.Counts.Files, i.Counts.Directories, i.Counts.Bytes} {
+	dst = append(dst, valueVersion, byte(i.State), boolByte(i.Carve), boolByte(i.Join))
+	for _, v := range [...]uint64{uint64(i.Epoch), i.Attempt, uint64(i.From), uint64(i.Root), i.Batch, i.Counts.Files, i.Counts.Directories, i.Counts.Bytes,
+		uint64(i.Names.Lo), uint64(i.Names.Hi), uint64(i.Into), i.Dir.Entries, i.Dir.Subdirs, i.Dir.Displaced} {
 		dst = putU64(dst, v)
 	}
 	return dst
@@ -124,15 +144,19 @@ func (i *Import) Append(dst []byte) []byte {
 // DecodeImport reads what Import.Append wrote.
 func DecodeImport(b []byte) (*Import, error) {
 	d := decode(b)
-	i := &Import{State: ImportState(d.byte()), Carve: d.byte() != 0, Epoch: base.Epoch(d.u64()), Attempt: d.u64(),
-		From: base.ShardID(d.u64()), Root: base.Ino(d.u64()), Batch: d.u64(), Counts: Counters{d.u64(), d.u64(), d.u64()}}
+	i := &Import{State: ImportState(d.byte()), Carve: d.byte() != 0, Join: d.byte() != 0, Epoch: base.Epoch(d.u64()), Attempt: d.u64(),
+		From: base.ShardID(d.u64()), Root: base.Ino(d.u64()), Batch: d.u64(), Counts: Counters{d.u64(), d.u64(), d.u64()},
+		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, Into: base.SubtreeID(d.u64()), Dir: DirCounts{d.u64(), d.u64(), d.u64()}}
 	return i, d.done("import")
 }
 
 // String returns the import's fields.
 func (i *Import) String() string {
-	return fmt.Sprintf("{%v epoch=%d attempt=%d from=%d root=%d batch=%d carve=%v counts=%+v}",
-		i.State, i.Epoch, i.Attempt, i.From, i.Root, i.Batch, i.Carve, i.Counts)
+	s := fmt.Sprintf("{%v epoch=%d attempt=%d from=%d root=%d batch=%d carve=%v counts=%+v", i.State, i.Epoch, i.Attempt, i.From, i.Root, i.Batch, i.Carve, i.Counts)
+	if i.OfNames() {
+		s += fmt.Sprintf(" names=%v into=%d join=%v dir=%+v", i.Names, i.Into, i.Join, i.Dir)
+	}
+	return s + "}"
 }
 
 // MoveKey is the key of the Move of a subtree.
@@ -143,6 +167,12 @@ func MoveKey(shard base.ShardID, subtree base.SubtreeID) []byte {
 // ImportKey is the key of the Import of a subtree.
 func ImportKey(shard base.ShardID, subtree base.SubtreeID) []byte {
 	return key1(shard, base.ShardMeta, KindImport, uint64(subtree))
+}
+
+// JoinKey is the key of the Import of a range of names that leaves the subtree from
+// and joins a fragment which the shard has.
+func JoinKey(shard base.ShardID, from base.SubtreeID) []byte {
+	return key1(shard, base.ShardMeta, KindJoin, uint64(from))
 }
 
 // KindOf returns the kind of key, 0 if it is too short to have one.

@@ -72,6 +72,11 @@ type Subtree struct {
 	Quotas  uint64       // accounts in it
 	Carve   Carve
 	Intents uint64 // transactions that have prepared something in it (PROTOCOLS D2)
+	// Hidden counts ranges of names that are stored here and do not count: they went
+	// and are not cleaned yet, or they come and are not activated. While there are any,
+	// nobody may read a name before it has looked at its directory's fragments.
+	Hidden uint64
+	Joins  uint64 // ranges of names that come (part of Hidden): it must not move meanwhile
 }
 
 // Carve is the part of a subtree that is being made a subtree of its own. Its
@@ -89,7 +94,8 @@ const (
 	subtreeHasCarve  = 0x40
 	subtreeCarveDone = 0x20
 	subtreeHasIntent = 0x10
-	subtreeBits      = subtreeHasQuotas | subtreeHasCarve | subtreeCarveDone | subtreeHasIntent
+	subtreeHides     = 0x08
+	subtreeBits      = subtreeHasQuotas | subtreeHasCarve | subtreeCarveDone | subtreeHasIntent | subtreeHides
 )
 
 // Append appends the encoding to dst.
@@ -107,6 +113,9 @@ func (s *Subtree) Append(dst []byte) []byte {
 	if s.Intents > 0 {
 		state |= subtreeHasIntent
 	}
+	if s.Hidden > 0 {
+		state |= subtreeHides
+	}
 	dst = append(dst, valueVersion, state)
 	dst = putU64(putU64(putU64(dst, uint64(s.Epoch)), uint64(s.Root)), uint64(s.ToShard))
 	if s.Quotas > 0 {
@@ -117,6 +126,9 @@ func (s *Subtree) Append(dst []byte) []byte {
 	}
 	if s.Intents > 0 {
 		dst = putU64(dst, s.Intents)
+	}
+	if s.Hidden > 0 {
+		dst = putU64(putU64(dst, s.Hidden), s.Joins)
 	}
 	return dst
 }
@@ -135,6 +147,9 @@ func DecodeSubtree(b []byte) (*Subtree, error) {
 	s.Carve.Done = state&subtreeCarveDone != 0
 	if state&subtreeHasIntent != 0 {
 		s.Intents = d.u64()
+	}
+	if state&subtreeHides != 0 {
+		s.Hidden, s.Joins = d.u64(), d.u64()
 	}
 	return s, d.done("subtree state")
 }

@@ -62,12 +62,13 @@ func samples() []sample {
 		{"shard", ShardKey(1), &ShardState{1, "cluster", 1, 8, 2, 5000, 4000}, decoderOf(DecodeShardState)},
 		{"session", SessionKey(1, 0xa1), &Session{"host", 7, "/mnt", 1000, 2, 3}, decoderOf(DecodeSession)},
 		{"ended", EndedKey(1, 0xa1), &Ended{1000, 77}, decoderOf(DecodeEnded)},
-		{"import", ImportKey(1, 1), &Import{ImportRunning, true, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}}, decoderOf(DecodeImport)},
+		{"import", ImportKey(1, 1), &Import{ImportRunning, true, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}, shard.Range{}, false, 0, DirCounts{}}, decoderOf(DecodeImport)},
+		{"join", JoinKey(1, 2), &Import{ImportRunning, false, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}, shard.Range{Lo: 1 << 27, Hi: 1 << 28}, true, 1, DirCounts{4, 5, 6}}, decoderOf(DecodeImport)},
 		{"decision", DecisionKey(1, TxnID{1, 5, 7}), &Decision{99, []Share{{2, 1, []byte("c")}}}, decoderOf(DecodeDecision)},
-		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}, 0}, decoderOf(DecodeSubtree)},
-		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}, 0}, decoderOf(DecodeSubtree)},
-		{"subtree under a carve", SubtreeKey(1, 1), &Subtree{3, Frozen, 1, 0, 2, Carve{1<<44 | 7, false}, 0}, decoderOf(DecodeSubtree)},
-		{"carved subtree", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 0, Carve{1<<44 | 7, true}, 3}, decoderOf(DecodeSubtree)},
+		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}, 0, 0, 0}, decoderOf(DecodeSubtree)},
+		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}, 0, 0, 0}, decoderOf(DecodeSubtree)},
+		{"subtree under a carve", SubtreeKey(1, 1), &Subtree{3, Frozen, 1, 0, 2, Carve{1<<44 | 7, false}, 0, 0, 0}, decoderOf(DecodeSubtree)},
+		{"carved subtree", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 0, Carve{1<<44 | 7, true}, 3, 2, 1}, decoderOf(DecodeSubtree)},
 		{"forward", ForwardKey(1, 1, 2), &Forward{1<<44 | 7, 2, 1}, decoderOf(DecodeForward)},
 		{"counters", CountersKey(1, 1), &Counters{1, 2, 3}, decoderOf(DecodeCounters)},
 		{"header", HeaderKey(1, 1, 1<<44|2), sampleHeader(), decoderOf(DecodeHeader)},
@@ -98,7 +99,8 @@ func samples() []sample {
 		{"locked", LockedKey(1, 1, 12), &Locator{2, []byte("n")}, decoderOf(DecodeLocator)},
 		{"quota", QuotaKey(1, 1, 2), &Quota{5, true, false, 1 << 30, 1000, 99, Usage{7, 5000, 1}}, decoderOf(DecodeQuota)},
 		{"tally", QuotaKey(1, 1, 2), &Quota{5, false, true, 0, 0, 99, Usage{-7, -5000, 0}}, decoderOf(DecodeQuota)},
-		{"move", MoveKey(1, 1), &Move{MoveHandedOff, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 77, 4, 99}, decoderOf(DecodeMove)},
+		{"move", MoveKey(1, 1), &Move{MoveHandedOff, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 77, 4, 99, shard.Range{}, false}, decoderOf(DecodeMove)},
+		{"move of names", MoveKey(1, 1), &Move{MoveCopying, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 0, 0, 99, shard.Range{Lo: 1 << 26, Hi: 1 << 27}, true}, decoderOf(DecodeMove)},
 		{"policy of placement", PolicyKey(1, 1, 4), &Policy{Spread: "children", Pin: 3}, decoderOf(DecodePolicy)},
 		{"prepared", PreparedKey(1, 1, TxnID{2, 5, 7}), &Prepared{99, [][]byte{IntentKey(1, 1, 2, 0x80, []byte("n"))[8:]}}, decoderOf(DecodePrepared)},
 		{"intent", IntentKey(1, 1, 2, 0x80, []byte("n")), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
@@ -155,7 +157,7 @@ func TestKeyOrder(t *testing.T) {
 		}
 	}
 	lo, hi = SubtreeRange(1, 1)
-	for _, s := range samples()[5:] {
+	for _, s := range samples()[6:] {
 		if bytes.Compare(s.key, lo) < 0 || bytes.Compare(s.key, hi) >= 0 {
 			t.Errorf("%s lies outside its subtree", s.name)
 		}

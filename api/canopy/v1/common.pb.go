@@ -249,29 +249,33 @@ func (x *Place) GetName() []byte {
 
 // Attr is what stat shows, and the versions that a cache needs.
 type Attr struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ino           uint64                 `protobuf:"varint,1,opt,name=ino,proto3" json:"ino,omitempty"`
-	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"` // file type and permission bits, as st_mode
-	Nlink         uint32                 `protobuf:"varint,3,opt,name=nlink,proto3" json:"nlink,omitempty"`
-	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
-	Rdev          uint64                 `protobuf:"varint,6,opt,name=rdev,proto3" json:"rdev,omitempty"`
-	Size          uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`                       // bytes; of a directory: number of entries
-	Blocks        uint64                 `protobuf:"varint,8,opt,name=blocks,proto3" json:"blocks,omitempty"`                   // 512-byte units
-	AtimeNs       int64                  `protobuf:"fixed64,9,opt,name=atime_ns,json=atimeNs,proto3" json:"atime_ns,omitempty"` // nanoseconds since 1970, as are all times
-	MtimeNs       int64                  `protobuf:"fixed64,10,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
-	CtimeNs       int64                  `protobuf:"fixed64,11,opt,name=ctime_ns,json=ctimeNs,proto3" json:"ctime_ns,omitempty"`
-	BtimeNs       int64                  `protobuf:"fixed64,12,opt,name=btime_ns,json=btimeNs,proto3" json:"btime_ns,omitempty"`
-	Version       uint64                 `protobuf:"varint,13,opt,name=version,proto3" json:"version,omitempty"`                            // grows with every change of the inode (of a directory: also of its entries)
-	DataVersion   uint64                 `protobuf:"varint,14,opt,name=data_version,json=dataVersion,proto3" json:"data_version,omitempty"` // grows with every reported change of the bytes
-	SizeEpoch     uint64                 `protobuf:"varint,15,opt,name=size_epoch,json=sizeEpoch,proto3" json:"size_epoch,omitempty"`       // PROTOCOLS J1; regular files only
-	Cuts          []*Cut                 `protobuf:"bytes,16,rep,name=cuts,proto3" json:"cuts,omitempty"`                                   // truncations that data servers may not all know yet, oldest first
-	DataId        uint64                 `protobuf:"varint,17,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"`                // regular files only; 0 while the file has none
-	Layout        *Layout                `protobuf:"bytes,18,opt,name=layout,proto3" json:"layout,omitempty"`                               // regular files only
-	Subtree       uint64                 `protobuf:"varint,19,opt,name=subtree,proto3" json:"subtree,omitempty"`                            // of a directory: the subtree of its first fragment; of others: where the inode lives
-	Epoch         uint64                 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`                                // epoch of that subtree, as the answering shard believes
-	Acls          uint32                 `protobuf:"varint,30,opt,name=acls,proto3" json:"acls,omitempty"`                                  // AclKind bits: which ACLs there are beside mode
-	Quotas        bool                   `protobuf:"varint,50,opt,name=quotas,proto3" json:"quotas,omitempty"`                              // of a file: there are quotas, so one may bound it
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Ino         uint64                 `protobuf:"varint,1,opt,name=ino,proto3" json:"ino,omitempty"`
+	Mode        uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"` // file type and permission bits, as st_mode
+	Nlink       uint32                 `protobuf:"varint,3,opt,name=nlink,proto3" json:"nlink,omitempty"`
+	Uid         uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid         uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	Rdev        uint64                 `protobuf:"varint,6,opt,name=rdev,proto3" json:"rdev,omitempty"`
+	Size        uint64                 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`                       // bytes; of a directory: number of entries
+	Blocks      uint64                 `protobuf:"varint,8,opt,name=blocks,proto3" json:"blocks,omitempty"`                   // 512-byte units
+	AtimeNs     int64                  `protobuf:"fixed64,9,opt,name=atime_ns,json=atimeNs,proto3" json:"atime_ns,omitempty"` // nanoseconds since 1970, as are all times
+	MtimeNs     int64                  `protobuf:"fixed64,10,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	CtimeNs     int64                  `protobuf:"fixed64,11,opt,name=ctime_ns,json=ctimeNs,proto3" json:"ctime_ns,omitempty"`
+	BtimeNs     int64                  `protobuf:"fixed64,12,opt,name=btime_ns,json=btimeNs,proto3" json:"btime_ns,omitempty"`
+	Version     uint64                 `protobuf:"varint,13,opt,name=version,proto3" json:"version,omitempty"`                            // grows with every change of the inode (of a directory: also of its entries)
+	DataVersion uint64                 `protobuf:"varint,14,opt,name=data_version,json=dataVersion,proto3" json:"data_version,omitempty"` // grows with every reported change of the bytes
+	SizeEpoch   uint64                 `protobuf:"varint,15,opt,name=size_epoch,json=sizeEpoch,proto3" json:"size_epoch,omitempty"`       // PROTOCOLS J1; regular files only
+	Cuts        []*Cut                 `protobuf:"bytes,16,rep,name=cuts,proto3" json:"cuts,omitempty"`                                   // truncations that data servers may not all know yet, oldest first
+	DataId      uint64                 `protobuf:"varint,17,opt,name=data_id,json=dataId,proto3" json:"data_id,omitempty"`                // regular files only; 0 while the file has none
+	Layout      *Layout                `protobuf:"bytes,18,opt,name=layout,proto3" json:"layout,omitempty"`                               // regular files only
+	Subtree     uint64                 `protobuf:"varint,19,opt,name=subtree,proto3" json:"subtree,omitempty"`                            // of a directory: the subtree of its first fragment; of others: where the inode lives
+	Epoch       uint64                 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`                                // epoch of that subtree, as the answering shard believes
+	Acls        uint32                 `protobuf:"varint,30,opt,name=acls,proto3" json:"acls,omitempty"`                                  // AclKind bits: which ACLs there are beside mode
+	Quotas      bool                   `protobuf:"varint,50,opt,name=quotas,proto3" json:"quotas,omitempty"`                              // of a file: there are quotas, so one may bound it
+	// Of a split directory: its fragments, as this one knows them. nlink, size, times
+	// and version are then what the answering fragment adds: stat merges those of all
+	// (PROTOCOLS F1).
+	Fragments     []*Fragment `protobuf:"bytes,160,rep,name=fragments,proto3" json:"fragments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,6 +464,66 @@ func (x *Attr) GetQuotas() bool {
 	return false
 }
 
+func (x *Attr) GetFragments() []*Fragment {
+	if x != nil {
+		return x.Fragments
+	}
+	return nil
+}
+
+// Fragment is a range of name hashes of one directory: from lo to the next one's.
+type Fragment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lo            uint32                 `protobuf:"varint,1,opt,name=lo,proto3" json:"lo,omitempty"`           // border bits of the first hash; 0 in the first
+	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"` // that holds the names
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fragment) Reset() {
+	*x = Fragment{}
+	mi := &file_api_canopy_v1_common_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fragment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fragment) ProtoMessage() {}
+
+func (x *Fragment) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_common_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fragment.ProtoReflect.Descriptor instead.
+func (*Fragment) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Fragment) GetLo() uint32 {
+	if x != nil {
+		return x.Lo
+	}
+	return 0
+}
+
+func (x *Fragment) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
 // Cut is a truncation to size bytes that began a size epoch.
 type Cut struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -471,7 +535,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_api_canopy_v1_common_proto_msgTypes[3]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +547,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_common_proto_msgTypes[3]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +560,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Cut) GetSizeEpoch() uint64 {
@@ -525,7 +589,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_api_canopy_v1_common_proto_msgTypes[4]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +601,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_common_proto_msgTypes[4]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +614,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Layout) GetPool() uint64 {
@@ -586,7 +650,7 @@ type LayoutComponent struct {
 
 func (x *LayoutComponent) Reset() {
 	*x = LayoutComponent{}
-	mi := &file_api_canopy_v1_common_proto_msgTypes[5]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +662,7 @@ func (x *LayoutComponent) String() string {
 func (*LayoutComponent) ProtoMessage() {}
 
 func (x *LayoutComponent) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_common_proto_msgTypes[5]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +675,7 @@ func (x *LayoutComponent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutComponent.ProtoReflect.Descriptor instead.
 func (*LayoutComponent) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LayoutComponent) GetOffset() uint64 {
@@ -650,7 +714,7 @@ type DirEntry struct {
 
 func (x *DirEntry) Reset() {
 	*x = DirEntry{}
-	mi := &file_api_canopy_v1_common_proto_msgTypes[6]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +726,7 @@ func (x *DirEntry) String() string {
 func (*DirEntry) ProtoMessage() {}
 
 func (x *DirEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_common_proto_msgTypes[6]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +739,7 @@ func (x *DirEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirEntry.ProtoReflect.Descriptor instead.
 func (*DirEntry) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{6}
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DirEntry) GetName() []byte {
@@ -736,7 +800,7 @@ type StatFs struct {
 
 func (x *StatFs) Reset() {
 	*x = StatFs{}
-	mi := &file_api_canopy_v1_common_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +812,7 @@ func (x *StatFs) String() string {
 func (*StatFs) ProtoMessage() {}
 
 func (x *StatFs) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_common_proto_msgTypes[7]
+	mi := &file_api_canopy_v1_common_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +825,7 @@ func (x *StatFs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFs.ProtoReflect.Descriptor instead.
 func (*StatFs) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{7}
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StatFs) GetTotalBytes() uint64 {
@@ -826,7 +890,7 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\x05Place\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\fR\x04name\"\xb2\x04\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\"\xe6\x04\n" +
 	"\x04Attr\x12\x10\n" +
 	"\x03ino\x18\x01 \x01(\x04R\x03ino\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x14\n" +
@@ -851,7 +915,11 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\asubtree\x18\x13 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x14 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04acls\x18\x1e \x01(\rR\x04acls\x12\x16\n" +
-	"\x06quotas\x182 \x01(\bR\x06quotas\"8\n" +
+	"\x06quotas\x182 \x01(\bR\x06quotas\x122\n" +
+	"\tfragments\x18\xa0\x01 \x03(\v2\x13.canopy.v1.FragmentR\tfragments\"4\n" +
+	"\bFragment\x12\x0e\n" +
+	"\x02lo\x18\x01 \x01(\rR\x02lo\x12\x18\n" +
+	"\asubtree\x18\x02 \x01(\x04R\asubtree\"8\n" +
 	"\x03Cut\x12\x1d\n" +
 	"\n" +
 	"size_epoch\x18\x01 \x01(\x04R\tsizeEpoch\x12\x12\n" +
@@ -909,29 +977,31 @@ func file_api_canopy_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_api_canopy_v1_common_proto_goTypes = []any{
 	(AclKind)(0),            // 0: canopy.v1.AclKind
 	(LayoutFlag)(0),         // 1: canopy.v1.LayoutFlag
 	(*Credential)(nil),      // 2: canopy.v1.Credential
 	(*Place)(nil),           // 3: canopy.v1.Place
 	(*Attr)(nil),            // 4: canopy.v1.Attr
-	(*Cut)(nil),             // 5: canopy.v1.Cut
-	(*Layout)(nil),          // 6: canopy.v1.Layout
-	(*LayoutComponent)(nil), // 7: canopy.v1.LayoutComponent
-	(*DirEntry)(nil),        // 8: canopy.v1.DirEntry
-	(*StatFs)(nil),          // 9: canopy.v1.StatFs
+	(*Fragment)(nil),        // 5: canopy.v1.Fragment
+	(*Cut)(nil),             // 6: canopy.v1.Cut
+	(*Layout)(nil),          // 7: canopy.v1.Layout
+	(*LayoutComponent)(nil), // 8: canopy.v1.LayoutComponent
+	(*DirEntry)(nil),        // 9: canopy.v1.DirEntry
+	(*StatFs)(nil),          // 10: canopy.v1.StatFs
 }
 var file_api_canopy_v1_common_proto_depIdxs = []int32{
-	5, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
-	6, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
-	7, // 2: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
-	4, // 3: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	6, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
+	7, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
+	5, // 2: canopy.v1.Attr.fragments:type_name -> canopy.v1.Fragment
+	8, // 3: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
+	4, // 4: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_common_proto_init() }
@@ -945,7 +1015,7 @@ func file_api_canopy_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_common_proto_rawDesc), len(file_api_canopy_v1_common_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

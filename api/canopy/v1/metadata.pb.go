@@ -430,6 +430,7 @@ type Op struct {
 	//	*Op_ListQuotas
 	//	*Op_GetPolicy
 	//	*Op_Locate
+	//	*Op_MarkNames
 	//	*Op_Create
 	//	*Op_Mkdir
 	//	*Op_Mknod
@@ -673,6 +674,15 @@ func (x *Op) GetLocate() *LocateCall {
 	if x != nil {
 		if x, ok := x.Call.(*Op_Locate); ok {
 			return x.Locate
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetMarkNames() *MarkNamesCall {
+	if x != nil {
+		if x, ok := x.Call.(*Op_MarkNames); ok {
+			return x.MarkNames
 		}
 	}
 	return nil
@@ -927,6 +937,10 @@ type Op_Locate struct {
 	Locate *LocateCall `protobuf:"bytes,140,opt,name=locate,proto3,oneof"` // of the shard itself: subtree 0
 }
 
+type Op_MarkNames struct {
+	MarkNames *MarkNamesCall `protobuf:"bytes,160,opt,name=mark_names,json=markNames,proto3,oneof"`
+}
+
 type Op_Create struct {
 	// Writes.
 	Create *CreateCall `protobuf:"bytes,40,opt,name=create,proto3,oneof"`
@@ -1039,6 +1053,8 @@ func (*Op_ListQuotas) isOp_Call() {}
 func (*Op_GetPolicy) isOp_Call() {}
 
 func (*Op_Locate) isOp_Call() {}
+
+func (*Op_MarkNames) isOp_Call() {}
 
 func (*Op_Create) isOp_Call() {}
 
@@ -1398,6 +1414,7 @@ type ReadDirCall struct {
 	MaxBytes      uint32                 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`             // bound on names and attributes together, about
 	Plus          bool                   `protobuf:"varint,6,opt,name=plus,proto3" json:"plus,omitempty"`                                     // with attributes
 	ResolveLinks  bool                   `protobuf:"varint,7,opt,name=resolve_links,json=resolveLinks,proto3" json:"resolve_links,omitempty"` // with plus: attributes of de-inlined inodes too
+	Last          uint64                 `protobuf:"varint,160,opt,name=last,proto3" json:"last,omitempty"`                                   // the last position that is wanted; 0: no bound
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1481,6 +1498,78 @@ func (x *ReadDirCall) GetResolveLinks() bool {
 	return false
 }
 
+func (x *ReadDirCall) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// MarkNamesCall takes the mark of a fragment for a listing of a split directory
+// (PROTOCOLS F3): mark is the answer, dir_attr says which fragments the subtree has.
+// Until it is freed, or a second has passed, what adds a name to the fragment is not
+// acknowledged. Freeing answers AGAIN if the mark did not stand until then, by the
+// deadline, a new holder, or a fragment that went elsewhere: all are to be taken anew.
+type MarkNamesCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // of the listing, unique for the client
+	Free          bool                   `protobuf:"varint,3,opt,name=free,proto3" json:"free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarkNamesCall) Reset() {
+	*x = MarkNamesCall{}
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarkNamesCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarkNamesCall) ProtoMessage() {}
+
+func (x *MarkNamesCall) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarkNamesCall.ProtoReflect.Descriptor instead.
+func (*MarkNamesCall) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MarkNamesCall) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *MarkNamesCall) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *MarkNamesCall) GetFree() bool {
+	if x != nil {
+		return x.Free
+	}
+	return false
+}
+
 type GetXattrCall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Place         *Place                 `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
@@ -1491,7 +1580,7 @@ type GetXattrCall struct {
 
 func (x *GetXattrCall) Reset() {
 	*x = GetXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1592,7 @@ func (x *GetXattrCall) String() string {
 func (*GetXattrCall) ProtoMessage() {}
 
 func (x *GetXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[11]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1605,7 @@ func (x *GetXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetXattrCall.ProtoReflect.Descriptor instead.
 func (*GetXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{11}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetXattrCall) GetPlace() *Place {
@@ -1542,7 +1631,7 @@ type ListXattrCall struct {
 
 func (x *ListXattrCall) Reset() {
 	*x = ListXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1643,7 @@ func (x *ListXattrCall) String() string {
 func (*ListXattrCall) ProtoMessage() {}
 
 func (x *ListXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[12]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1656,7 @@ func (x *ListXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListXattrCall.ProtoReflect.Descriptor instead.
 func (*ListXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{12}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListXattrCall) GetPlace() *Place {
@@ -1588,7 +1677,7 @@ type StatFsCall struct {
 
 func (x *StatFsCall) Reset() {
 	*x = StatFsCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1689,7 @@ func (x *StatFsCall) String() string {
 func (*StatFsCall) ProtoMessage() {}
 
 func (x *StatFsCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[13]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1702,7 @@ func (x *StatFsCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFsCall.ProtoReflect.Descriptor instead.
 func (*StatFsCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{13}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatFsCall) GetPlace() *Place {
@@ -1640,7 +1729,7 @@ type CreateCall struct {
 
 func (x *CreateCall) Reset() {
 	*x = CreateCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1741,7 @@ func (x *CreateCall) String() string {
 func (*CreateCall) ProtoMessage() {}
 
 func (x *CreateCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[14]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1754,7 @@ func (x *CreateCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCall.ProtoReflect.Descriptor instead.
 func (*CreateCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{14}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateCall) GetDir() uint64 {
@@ -1737,7 +1826,7 @@ type MkdirCall struct {
 
 func (x *MkdirCall) Reset() {
 	*x = MkdirCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1838,7 @@ func (x *MkdirCall) String() string {
 func (*MkdirCall) ProtoMessage() {}
 
 func (x *MkdirCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[15]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1851,7 @@ func (x *MkdirCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirCall.ProtoReflect.Descriptor instead.
 func (*MkdirCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{15}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MkdirCall) GetDir() uint64 {
@@ -1814,7 +1903,7 @@ type MknodCall struct {
 
 func (x *MknodCall) Reset() {
 	*x = MknodCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1915,7 @@ func (x *MknodCall) String() string {
 func (*MknodCall) ProtoMessage() {}
 
 func (x *MknodCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[16]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1928,7 @@ func (x *MknodCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MknodCall.ProtoReflect.Descriptor instead.
 func (*MknodCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{16}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MknodCall) GetDir() uint64 {
@@ -1896,7 +1985,7 @@ type SymlinkCall struct {
 
 func (x *SymlinkCall) Reset() {
 	*x = SymlinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +1997,7 @@ func (x *SymlinkCall) String() string {
 func (*SymlinkCall) ProtoMessage() {}
 
 func (x *SymlinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[17]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2010,7 @@ func (x *SymlinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SymlinkCall.ProtoReflect.Descriptor instead.
 func (*SymlinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{17}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SymlinkCall) GetDir() uint64 {
@@ -1964,7 +2053,7 @@ type LinkCall struct {
 
 func (x *LinkCall) Reset() {
 	*x = LinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2065,7 @@ func (x *LinkCall) String() string {
 func (*LinkCall) ProtoMessage() {}
 
 func (x *LinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[18]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2078,7 @@ func (x *LinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkCall.ProtoReflect.Descriptor instead.
 func (*LinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{18}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LinkCall) GetPlace() *Place {
@@ -2030,7 +2119,7 @@ type UnlinkCall struct {
 
 func (x *UnlinkCall) Reset() {
 	*x = UnlinkCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2131,7 @@ func (x *UnlinkCall) String() string {
 func (*UnlinkCall) ProtoMessage() {}
 
 func (x *UnlinkCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[19]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2144,7 @@ func (x *UnlinkCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlinkCall.ProtoReflect.Descriptor instead.
 func (*UnlinkCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{19}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UnlinkCall) GetDir() uint64 {
@@ -2082,7 +2171,7 @@ type RmdirCall struct {
 
 func (x *RmdirCall) Reset() {
 	*x = RmdirCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2183,7 @@ func (x *RmdirCall) String() string {
 func (*RmdirCall) ProtoMessage() {}
 
 func (x *RmdirCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[20]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2196,7 @@ func (x *RmdirCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RmdirCall.ProtoReflect.Descriptor instead.
 func (*RmdirCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{20}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RmdirCall) GetDir() uint64 {
@@ -2138,7 +2227,7 @@ type RenameCall struct {
 
 func (x *RenameCall) Reset() {
 	*x = RenameCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2239,7 @@ func (x *RenameCall) String() string {
 func (*RenameCall) ProtoMessage() {}
 
 func (x *RenameCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[21]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2252,7 @@ func (x *RenameCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameCall.ProtoReflect.Descriptor instead.
 func (*RenameCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{21}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RenameCall) GetSrcDir() uint64 {
@@ -2230,7 +2319,7 @@ type SetAttrCall struct {
 
 func (x *SetAttrCall) Reset() {
 	*x = SetAttrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2331,7 @@ func (x *SetAttrCall) String() string {
 func (*SetAttrCall) ProtoMessage() {}
 
 func (x *SetAttrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[22]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2344,7 @@ func (x *SetAttrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAttrCall.ProtoReflect.Descriptor instead.
 func (*SetAttrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{22}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetAttrCall) GetPlace() *Place {
@@ -2349,7 +2438,7 @@ type SetXattrCall struct {
 
 func (x *SetXattrCall) Reset() {
 	*x = SetXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2450,7 @@ func (x *SetXattrCall) String() string {
 func (*SetXattrCall) ProtoMessage() {}
 
 func (x *SetXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2463,7 @@ func (x *SetXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetXattrCall.ProtoReflect.Descriptor instead.
 func (*SetXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetXattrCall) GetPlace() *Place {
@@ -2415,7 +2504,7 @@ type RemoveXattrCall struct {
 
 func (x *RemoveXattrCall) Reset() {
 	*x = RemoveXattrCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2516,7 @@ func (x *RemoveXattrCall) String() string {
 func (*RemoveXattrCall) ProtoMessage() {}
 
 func (x *RemoveXattrCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2529,7 @@ func (x *RemoveXattrCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveXattrCall.ProtoReflect.Descriptor instead.
 func (*RemoveXattrCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveXattrCall) GetPlace() *Place {
@@ -2488,7 +2577,7 @@ type ReportSizeCall struct {
 
 func (x *ReportSizeCall) Reset() {
 	*x = ReportSizeCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2589,7 @@ func (x *ReportSizeCall) String() string {
 func (*ReportSizeCall) ProtoMessage() {}
 
 func (x *ReportSizeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2602,7 @@ func (x *ReportSizeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportSizeCall.ProtoReflect.Descriptor instead.
 func (*ReportSizeCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReportSizeCall) GetPlace() *Place {
@@ -2619,7 +2708,7 @@ type ReserveAppendCall struct {
 
 func (x *ReserveAppendCall) Reset() {
 	*x = ReserveAppendCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2631,7 +2720,7 @@ func (x *ReserveAppendCall) String() string {
 func (*ReserveAppendCall) ProtoMessage() {}
 
 func (x *ReserveAppendCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2644,7 +2733,7 @@ func (x *ReserveAppendCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveAppendCall.ProtoReflect.Descriptor instead.
 func (*ReserveAppendCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReserveAppendCall) GetPlace() *Place {
@@ -2675,7 +2764,7 @@ type FillAppendCall struct {
 
 func (x *FillAppendCall) Reset() {
 	*x = FillAppendCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2776,7 @@ func (x *FillAppendCall) String() string {
 func (*FillAppendCall) ProtoMessage() {}
 
 func (x *FillAppendCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2789,7 @@ func (x *FillAppendCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FillAppendCall.ProtoReflect.Descriptor instead.
 func (*FillAppendCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FillAppendCall) GetPlace() *Place {
@@ -2757,7 +2846,7 @@ type Lock struct {
 
 func (x *Lock) Reset() {
 	*x = Lock{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2858,7 @@ func (x *Lock) String() string {
 func (*Lock) ProtoMessage() {}
 
 func (x *Lock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2871,7 @@ func (x *Lock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lock.ProtoReflect.Descriptor instead.
 func (*Lock) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{28}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Lock) GetClient() uint64 {
@@ -2852,7 +2941,7 @@ type GetLockCall struct {
 
 func (x *GetLockCall) Reset() {
 	*x = GetLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2953,7 @@ func (x *GetLockCall) String() string {
 func (*GetLockCall) ProtoMessage() {}
 
 func (x *GetLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2966,7 @@ func (x *GetLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLockCall.ProtoReflect.Descriptor instead.
 func (*GetLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{29}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetLockCall) GetPlace() *Place {
@@ -2909,7 +2998,7 @@ type SetLockCall struct {
 
 func (x *SetLockCall) Reset() {
 	*x = SetLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3010,7 @@ func (x *SetLockCall) String() string {
 func (*SetLockCall) ProtoMessage() {}
 
 func (x *SetLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3023,7 @@ func (x *SetLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLockCall.ProtoReflect.Descriptor instead.
 func (*SetLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{30}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetLockCall) GetPlace() *Place {
@@ -2983,7 +3072,7 @@ type DropLocksCall struct {
 
 func (x *DropLocksCall) Reset() {
 	*x = DropLocksCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3084,7 @@ func (x *DropLocksCall) String() string {
 func (*DropLocksCall) ProtoMessage() {}
 
 func (x *DropLocksCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3097,7 @@ func (x *DropLocksCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropLocksCall.ProtoReflect.Descriptor instead.
 func (*DropLocksCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{31}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DropLocksCall) GetPlace() *Place {
@@ -3040,7 +3129,7 @@ type WaitLockCall struct {
 
 func (x *WaitLockCall) Reset() {
 	*x = WaitLockCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3052,7 +3141,7 @@ func (x *WaitLockCall) String() string {
 func (*WaitLockCall) ProtoMessage() {}
 
 func (x *WaitLockCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3065,7 +3154,7 @@ func (x *WaitLockCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitLockCall.ProtoReflect.Descriptor instead.
 func (*WaitLockCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{32}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WaitLockCall) GetPlace() *Place {
@@ -3107,7 +3196,7 @@ type CancelWaitCall struct {
 
 func (x *CancelWaitCall) Reset() {
 	*x = CancelWaitCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3208,7 @@ func (x *CancelWaitCall) String() string {
 func (*CancelWaitCall) ProtoMessage() {}
 
 func (x *CancelWaitCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3221,7 @@ func (x *CancelWaitCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelWaitCall.ProtoReflect.Descriptor instead.
 func (*CancelWaitCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelWaitCall) GetIno() uint64 {
@@ -3166,7 +3255,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3178,7 +3267,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3191,7 +3280,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Quota) GetDir() uint64 {
@@ -3256,7 +3345,7 @@ type SetQuotaCall struct {
 
 func (x *SetQuotaCall) Reset() {
 	*x = SetQuotaCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3357,7 @@ func (x *SetQuotaCall) String() string {
 func (*SetQuotaCall) ProtoMessage() {}
 
 func (x *SetQuotaCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3370,7 @@ func (x *SetQuotaCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaCall.ProtoReflect.Descriptor instead.
 func (*SetQuotaCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{35}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetQuotaCall) GetDir() uint64 {
@@ -3323,7 +3412,7 @@ type GetQuotaCall struct {
 
 func (x *GetQuotaCall) Reset() {
 	*x = GetQuotaCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3424,7 @@ func (x *GetQuotaCall) String() string {
 func (*GetQuotaCall) ProtoMessage() {}
 
 func (x *GetQuotaCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3437,7 @@ func (x *GetQuotaCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaCall.ProtoReflect.Descriptor instead.
 func (*GetQuotaCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{36}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetQuotaCall) GetPlace() *Place {
@@ -3367,7 +3456,7 @@ type ListQuotasCall struct {
 
 func (x *ListQuotasCall) Reset() {
 	*x = ListQuotasCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3468,7 @@ func (x *ListQuotasCall) String() string {
 func (*ListQuotasCall) ProtoMessage() {}
 
 func (x *ListQuotasCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3481,7 @@ func (x *ListQuotasCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasCall.ProtoReflect.Descriptor instead.
 func (*ListQuotasCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 // LayoutPolicy is what was set on a directory for the files that are made below
@@ -3414,7 +3503,7 @@ type LayoutPolicy struct {
 
 func (x *LayoutPolicy) Reset() {
 	*x = LayoutPolicy{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3515,7 @@ func (x *LayoutPolicy) String() string {
 func (*LayoutPolicy) ProtoMessage() {}
 
 func (x *LayoutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[38]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3528,7 @@ func (x *LayoutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutPolicy.ProtoReflect.Descriptor instead.
 func (*LayoutPolicy) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{38}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LayoutPolicy) GetClass() string {
@@ -3518,7 +3607,7 @@ type SetPolicyCall struct {
 
 func (x *SetPolicyCall) Reset() {
 	*x = SetPolicyCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3530,7 +3619,7 @@ func (x *SetPolicyCall) String() string {
 func (*SetPolicyCall) ProtoMessage() {}
 
 func (x *SetPolicyCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[39]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3543,7 +3632,7 @@ func (x *SetPolicyCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyCall.ProtoReflect.Descriptor instead.
 func (*SetPolicyCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{39}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetPolicyCall) GetDir() uint64 {
@@ -3578,7 +3667,7 @@ type GetPolicyCall struct {
 
 func (x *GetPolicyCall) Reset() {
 	*x = GetPolicyCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3590,7 +3679,7 @@ func (x *GetPolicyCall) String() string {
 func (*GetPolicyCall) ProtoMessage() {}
 
 func (x *GetPolicyCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[40]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,7 +3692,7 @@ func (x *GetPolicyCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyCall.ProtoReflect.Descriptor instead.
 func (*GetPolicyCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{40}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetPolicyCall) GetDir() uint64 {
@@ -3628,7 +3717,7 @@ type DirPolicy struct {
 
 func (x *DirPolicy) Reset() {
 	*x = DirPolicy{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3640,7 +3729,7 @@ func (x *DirPolicy) String() string {
 func (*DirPolicy) ProtoMessage() {}
 
 func (x *DirPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[41]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3653,7 +3742,7 @@ func (x *DirPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DirPolicy.ProtoReflect.Descriptor instead.
 func (*DirPolicy) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{41}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DirPolicy) GetDir() uint64 {
@@ -3717,7 +3806,7 @@ type OpenSessionCall struct {
 
 func (x *OpenSessionCall) Reset() {
 	*x = OpenSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3818,7 @@ func (x *OpenSessionCall) String() string {
 func (*OpenSessionCall) ProtoMessage() {}
 
 func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[42]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3831,7 @@ func (x *OpenSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionCall.ProtoReflect.Descriptor instead.
 func (*OpenSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{42}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *OpenSessionCall) GetHost() string {
@@ -3774,7 +3863,7 @@ type CloseSessionCall struct {
 
 func (x *CloseSessionCall) Reset() {
 	*x = CloseSessionCall{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +3875,7 @@ func (x *CloseSessionCall) String() string {
 func (*CloseSessionCall) ProtoMessage() {}
 
 func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[43]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +3888,7 @@ func (x *CloseSessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionCall.ProtoReflect.Descriptor instead.
 func (*CloseSessionCall) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{43}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 // Result is the outcome of one operation.
@@ -3814,9 +3903,10 @@ type Result struct {
 	Data         []byte                 `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`                                 // symlink target, xattr value, or xattr names each ended by NUL
 	Entries      []*DirEntry            `protobuf:"bytes,8,rep,name=entries,proto3" json:"entries,omitempty"`
 	Eof          bool                   `protobuf:"varint,9,opt,name=eof,proto3" json:"eof,omitempty"`
-	Mark         uint64                 `protobuf:"varint,10,opt,name=mark,proto3" json:"mark,omitempty"`       // listing mark
-	Offset       uint64                 `protobuf:"varint,11,opt,name=offset,proto3" json:"offset,omitempty"`   // append reservation
-	Existed      bool                   `protobuf:"varint,12,opt,name=existed,proto3" json:"existed,omitempty"` // create: the name was there
+	Mark         uint64                 `protobuf:"varint,10,opt,name=mark,proto3" json:"mark,omitempty"`        // listing mark
+	Through      uint64                 `protobuf:"varint,160,opt,name=through,proto3" json:"through,omitempty"` // read_dir: with eof, the last position that this fragment covers
+	Offset       uint64                 `protobuf:"varint,11,opt,name=offset,proto3" json:"offset,omitempty"`    // append reservation
+	Existed      bool                   `protobuf:"varint,12,opt,name=existed,proto3" json:"existed,omitempty"`  // create: the name was there
 	Statfs       *StatFs                `protobuf:"bytes,13,opt,name=statfs,proto3" json:"statfs,omitempty"`
 	Redirect     *Redirect              `protobuf:"bytes,14,opt,name=redirect,proto3" json:"redirect,omitempty"`                                // with MOVED and NOT_HOLDER
 	RetryAfterMs uint32                 `protobuf:"varint,15,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // with BUSY
@@ -3846,7 +3936,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3858,7 +3948,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[44]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3871,7 +3961,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{44}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Result) GetError() uint32 {
@@ -3940,6 +4030,13 @@ func (x *Result) GetEof() bool {
 func (x *Result) GetMark() uint64 {
 	if x != nil {
 		return x.Mark
+	}
+	return 0
+}
+
+func (x *Result) GetThrough() uint64 {
+	if x != nil {
+		return x.Through
 	}
 	return 0
 }
@@ -4092,14 +4189,17 @@ type Redirect struct {
 	Node    uint64                 `protobuf:"varint,4,opt,name=node,proto3" json:"node,omitempty"`      // the node believed to hold the shard
 	Address string                 `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"` // its gRPC address
 	// A directory that was carved out of the subtree that was asked, into subtree.
-	Dir           uint64 `protobuf:"varint,100,opt,name=dir,proto3" json:"dir,omitempty"`
+	Dir uint64 `protobuf:"varint,100,opt,name=dir,proto3" json:"dir,omitempty"`
+	// Of a split dir: its fragments, as who answers knows them. subtree holds the name
+	// (or position) that was asked for; of the others they are a hint.
+	Fragments     []*Fragment `protobuf:"bytes,160,rep,name=fragments,proto3" json:"fragments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4111,7 +4211,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[45]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4124,7 +4224,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{45}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Redirect) GetSubtree() uint64 {
@@ -4169,6 +4269,13 @@ func (x *Redirect) GetDir() uint64 {
 	return 0
 }
 
+func (x *Redirect) GetFragments() []*Fragment {
+	if x != nil {
+		return x.Fragments
+	}
+	return nil
+}
+
 type EventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Shards at which the client has sessions; sent at the start and on change,
@@ -4180,7 +4287,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4192,7 +4299,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[46]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4205,7 +4312,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{46}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EventsRequest) GetShards() []uint64 {
@@ -4231,7 +4338,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4243,7 +4350,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[47]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4256,7 +4363,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{47}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -4354,7 +4461,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4366,7 +4473,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[48]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4379,7 +4486,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{48}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Heartbeat) GetSessionTimeoutMs() uint32 {
@@ -4398,7 +4505,7 @@ type SessionLost struct {
 
 func (x *SessionLost) Reset() {
 	*x = SessionLost{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4517,7 @@ func (x *SessionLost) String() string {
 func (*SessionLost) ProtoMessage() {}
 
 func (x *SessionLost) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[49]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4530,7 @@ func (x *SessionLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionLost.ProtoReflect.Descriptor instead.
 func (*SessionLost) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{49}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SessionLost) GetShard() uint64 {
@@ -4442,7 +4549,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4454,7 +4561,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[50]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4467,7 +4574,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{50}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportRequest) GetShard() uint64 {
@@ -4486,7 +4593,7 @@ type Invalidate struct {
 
 func (x *Invalidate) Reset() {
 	*x = Invalidate{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4498,7 +4605,7 @@ func (x *Invalidate) String() string {
 func (*Invalidate) ProtoMessage() {}
 
 func (x *Invalidate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[51]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4511,7 +4618,7 @@ func (x *Invalidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalidate.ProtoReflect.Descriptor instead.
 func (*Invalidate) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{51}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Invalidate) GetPlaces() []*Place {
@@ -4535,7 +4642,7 @@ type ReportOpensRequest struct {
 
 func (x *ReportOpensRequest) Reset() {
 	*x = ReportOpensRequest{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4547,7 +4654,7 @@ func (x *ReportOpensRequest) String() string {
 func (*ReportOpensRequest) ProtoMessage() {}
 
 func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[52]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4560,7 +4667,7 @@ func (x *ReportOpensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpensRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{52}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportOpensRequest) GetShard() uint64 {
@@ -4617,7 +4724,7 @@ type ReportOpensResponse struct {
 
 func (x *ReportOpensResponse) Reset() {
 	*x = ReportOpensResponse{}
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4736,7 @@ func (x *ReportOpensResponse) String() string {
 func (*ReportOpensResponse) ProtoMessage() {}
 
 func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_metadata_proto_msgTypes[53]
+	mi := &file_api_canopy_v1_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4749,7 @@ func (x *ReportOpensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpensResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpensResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{53}
+	return file_api_canopy_v1_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReportOpensResponse) GetError() uint32 {
@@ -4686,7 +4793,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x12.canopy.v1.OutcomeR\boutcomes\"1\n" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\xdb\x10\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\"\x97\x11\n" +
 	"\x02Op\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -4713,7 +4820,9 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"listQuotas\x129\n" +
 	"\n" +
 	"get_policy\x18> \x01(\v2\x18.canopy.v1.GetPolicyCallH\x00R\tgetPolicy\x120\n" +
-	"\x06locate\x18\x8c\x01 \x01(\v2\x15.canopy.v1.LocateCallH\x00R\x06locate\x12/\n" +
+	"\x06locate\x18\x8c\x01 \x01(\v2\x15.canopy.v1.LocateCallH\x00R\x06locate\x12:\n" +
+	"\n" +
+	"mark_names\x18\xa0\x01 \x01(\v2\x18.canopy.v1.MarkNamesCallH\x00R\tmarkNames\x12/\n" +
 	"\x06create\x18( \x01(\v2\x15.canopy.v1.CreateCallH\x00R\x06create\x12,\n" +
 	"\x05mkdir\x18) \x01(\v2\x14.canopy.v1.MkdirCallH\x00R\x05mkdir\x12,\n" +
 	"\x05mknod\x18* \x01(\v2\x14.canopy.v1.MknodCallH\x00R\x05mknod\x122\n" +
@@ -4759,7 +4868,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask\"\x1e\n" +
 	"\n" +
 	"ParentCall\x12\x10\n" +
-	"\x03dir\x18\x01 \x01(\x04R\x03dir\"\xc2\x01\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\"\xd7\x01\n" +
 	"\vReadDirCall\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x16\n" +
 	"\x06cookie\x18\x02 \x01(\x04R\x06cookie\x12\x12\n" +
@@ -4768,7 +4877,12 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"maxEntries\x12\x1b\n" +
 	"\tmax_bytes\x18\x05 \x01(\rR\bmaxBytes\x12\x12\n" +
 	"\x04plus\x18\x06 \x01(\bR\x04plus\x12#\n" +
-	"\rresolve_links\x18\a \x01(\bR\fresolveLinks\"J\n" +
+	"\rresolve_links\x18\a \x01(\bR\fresolveLinks\x12\x13\n" +
+	"\x04last\x18\xa0\x01 \x01(\x04R\x04last\"K\n" +
+	"\rMarkNamesCall\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x12\n" +
+	"\x04free\x18\x03 \x01(\bR\x04free\"J\n" +
 	"\fGetXattrCall\x12&\n" +
 	"\x05place\x18\x01 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\"7\n" +
@@ -4955,7 +5069,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xbb\b\n" +
+	"\x10CloseSessionCall\"\xd6\b\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -4968,7 +5082,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\aentries\x18\b \x03(\v2\x13.canopy.v1.DirEntryR\aentries\x12\x10\n" +
 	"\x03eof\x18\t \x01(\bR\x03eof\x12\x12\n" +
 	"\x04mark\x18\n" +
-	" \x01(\x04R\x04mark\x12\x16\n" +
+	" \x01(\x04R\x04mark\x12\x19\n" +
+	"\athrough\x18\xa0\x01 \x01(\x04R\athrough\x12\x16\n" +
 	"\x06offset\x18\v \x01(\x04R\x06offset\x12\x18\n" +
 	"\aexisted\x18\f \x01(\bR\aexisted\x12)\n" +
 	"\x06statfs\x18\r \x01(\v2\x11.canopy.v1.StatFsR\x06statfs\x12/\n" +
@@ -4995,14 +5110,15 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x05facts\x18y \x03(\v2\x12.canopy.v1.TxnFactR\x05facts\x12\x17\n" +
 	"\atime_ns\x18z \x01(\x10R\x06timeNs\x12\x16\n" +
 	"\x06stored\x18{ \x01(\fR\x06storedB\r\n" +
-	"\v_room_bytes\"\x90\x01\n" +
+	"\v_room_bytes\"\xc4\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05shard\x18\x03 \x01(\x04R\x05shard\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\x04R\x04node\x12\x18\n" +
 	"\aaddress\x18\x05 \x01(\tR\aaddress\x12\x10\n" +
-	"\x03dir\x18d \x01(\x04R\x03dir\"'\n" +
+	"\x03dir\x18d \x01(\x04R\x03dir\x122\n" +
+	"\tfragments\x18\xa0\x01 \x03(\v2\x13.canopy.v1.FragmentR\tfragments\"'\n" +
 	"\rEventsRequest\x12\x16\n" +
 	"\x06shards\x18\x01 \x03(\x04R\x06shards\"\xb0\x02\n" +
 	"\x05Event\x124\n" +
@@ -5080,7 +5196,7 @@ func file_api_canopy_v1_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_api_canopy_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_api_canopy_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(DataRight)(0),              // 0: canopy.v1.DataRight
 	(SetAttrMask)(0),            // 1: canopy.v1.SetAttrMask
@@ -5097,168 +5213,172 @@ var file_api_canopy_v1_metadata_proto_goTypes = []any{
 	(*AccessCall)(nil),          // 12: canopy.v1.AccessCall
 	(*ParentCall)(nil),          // 13: canopy.v1.ParentCall
 	(*ReadDirCall)(nil),         // 14: canopy.v1.ReadDirCall
-	(*GetXattrCall)(nil),        // 15: canopy.v1.GetXattrCall
-	(*ListXattrCall)(nil),       // 16: canopy.v1.ListXattrCall
-	(*StatFsCall)(nil),          // 17: canopy.v1.StatFsCall
-	(*CreateCall)(nil),          // 18: canopy.v1.CreateCall
-	(*MkdirCall)(nil),           // 19: canopy.v1.MkdirCall
-	(*MknodCall)(nil),           // 20: canopy.v1.MknodCall
-	(*SymlinkCall)(nil),         // 21: canopy.v1.SymlinkCall
-	(*LinkCall)(nil),            // 22: canopy.v1.LinkCall
-	(*UnlinkCall)(nil),          // 23: canopy.v1.UnlinkCall
-	(*RmdirCall)(nil),           // 24: canopy.v1.RmdirCall
-	(*RenameCall)(nil),          // 25: canopy.v1.RenameCall
-	(*SetAttrCall)(nil),         // 26: canopy.v1.SetAttrCall
-	(*SetXattrCall)(nil),        // 27: canopy.v1.SetXattrCall
-	(*RemoveXattrCall)(nil),     // 28: canopy.v1.RemoveXattrCall
-	(*ReportSizeCall)(nil),      // 29: canopy.v1.ReportSizeCall
-	(*ReserveAppendCall)(nil),   // 30: canopy.v1.ReserveAppendCall
-	(*FillAppendCall)(nil),      // 31: canopy.v1.FillAppendCall
-	(*Lock)(nil),                // 32: canopy.v1.Lock
-	(*GetLockCall)(nil),         // 33: canopy.v1.GetLockCall
-	(*SetLockCall)(nil),         // 34: canopy.v1.SetLockCall
-	(*DropLocksCall)(nil),       // 35: canopy.v1.DropLocksCall
-	(*WaitLockCall)(nil),        // 36: canopy.v1.WaitLockCall
-	(*CancelWaitCall)(nil),      // 37: canopy.v1.CancelWaitCall
-	(*Quota)(nil),               // 38: canopy.v1.Quota
-	(*SetQuotaCall)(nil),        // 39: canopy.v1.SetQuotaCall
-	(*GetQuotaCall)(nil),        // 40: canopy.v1.GetQuotaCall
-	(*ListQuotasCall)(nil),      // 41: canopy.v1.ListQuotasCall
-	(*LayoutPolicy)(nil),        // 42: canopy.v1.LayoutPolicy
-	(*SetPolicyCall)(nil),       // 43: canopy.v1.SetPolicyCall
-	(*GetPolicyCall)(nil),       // 44: canopy.v1.GetPolicyCall
-	(*DirPolicy)(nil),           // 45: canopy.v1.DirPolicy
-	(*OpenSessionCall)(nil),     // 46: canopy.v1.OpenSessionCall
-	(*CloseSessionCall)(nil),    // 47: canopy.v1.CloseSessionCall
-	(*Result)(nil),              // 48: canopy.v1.Result
-	(*Redirect)(nil),            // 49: canopy.v1.Redirect
-	(*EventsRequest)(nil),       // 50: canopy.v1.EventsRequest
-	(*Event)(nil),               // 51: canopy.v1.Event
-	(*Heartbeat)(nil),           // 52: canopy.v1.Heartbeat
-	(*SessionLost)(nil),         // 53: canopy.v1.SessionLost
-	(*ReportRequest)(nil),       // 54: canopy.v1.ReportRequest
-	(*Invalidate)(nil),          // 55: canopy.v1.Invalidate
-	(*ReportOpensRequest)(nil),  // 56: canopy.v1.ReportOpensRequest
-	(*ReportOpensResponse)(nil), // 57: canopy.v1.ReportOpensResponse
-	(*Credential)(nil),          // 58: canopy.v1.Credential
-	(*Place)(nil),               // 59: canopy.v1.Place
-	(*LayoutComponent)(nil),     // 60: canopy.v1.LayoutComponent
-	(*Redundancy)(nil),          // 61: canopy.v1.Redundancy
-	(*Layout)(nil),              // 62: canopy.v1.Layout
-	(*Attr)(nil),                // 63: canopy.v1.Attr
-	(*DirEntry)(nil),            // 64: canopy.v1.DirEntry
-	(*StatFs)(nil),              // 65: canopy.v1.StatFs
-	(*Move)(nil),                // 66: canopy.v1.Move
-	(*MoveCounts)(nil),          // 67: canopy.v1.MoveCounts
-	(*TxnId)(nil),               // 68: canopy.v1.TxnId
-	(*TxnFact)(nil),             // 69: canopy.v1.TxnFact
-	(*SubtreeMoved)(nil),        // 70: canopy.v1.SubtreeMoved
+	(*MarkNamesCall)(nil),       // 15: canopy.v1.MarkNamesCall
+	(*GetXattrCall)(nil),        // 16: canopy.v1.GetXattrCall
+	(*ListXattrCall)(nil),       // 17: canopy.v1.ListXattrCall
+	(*StatFsCall)(nil),          // 18: canopy.v1.StatFsCall
+	(*CreateCall)(nil),          // 19: canopy.v1.CreateCall
+	(*MkdirCall)(nil),           // 20: canopy.v1.MkdirCall
+	(*MknodCall)(nil),           // 21: canopy.v1.MknodCall
+	(*SymlinkCall)(nil),         // 22: canopy.v1.SymlinkCall
+	(*LinkCall)(nil),            // 23: canopy.v1.LinkCall
+	(*UnlinkCall)(nil),          // 24: canopy.v1.UnlinkCall
+	(*RmdirCall)(nil),           // 25: canopy.v1.RmdirCall
+	(*RenameCall)(nil),          // 26: canopy.v1.RenameCall
+	(*SetAttrCall)(nil),         // 27: canopy.v1.SetAttrCall
+	(*SetXattrCall)(nil),        // 28: canopy.v1.SetXattrCall
+	(*RemoveXattrCall)(nil),     // 29: canopy.v1.RemoveXattrCall
+	(*ReportSizeCall)(nil),      // 30: canopy.v1.ReportSizeCall
+	(*ReserveAppendCall)(nil),   // 31: canopy.v1.ReserveAppendCall
+	(*FillAppendCall)(nil),      // 32: canopy.v1.FillAppendCall
+	(*Lock)(nil),                // 33: canopy.v1.Lock
+	(*GetLockCall)(nil),         // 34: canopy.v1.GetLockCall
+	(*SetLockCall)(nil),         // 35: canopy.v1.SetLockCall
+	(*DropLocksCall)(nil),       // 36: canopy.v1.DropLocksCall
+	(*WaitLockCall)(nil),        // 37: canopy.v1.WaitLockCall
+	(*CancelWaitCall)(nil),      // 38: canopy.v1.CancelWaitCall
+	(*Quota)(nil),               // 39: canopy.v1.Quota
+	(*SetQuotaCall)(nil),        // 40: canopy.v1.SetQuotaCall
+	(*GetQuotaCall)(nil),        // 41: canopy.v1.GetQuotaCall
+	(*ListQuotasCall)(nil),      // 42: canopy.v1.ListQuotasCall
+	(*LayoutPolicy)(nil),        // 43: canopy.v1.LayoutPolicy
+	(*SetPolicyCall)(nil),       // 44: canopy.v1.SetPolicyCall
+	(*GetPolicyCall)(nil),       // 45: canopy.v1.GetPolicyCall
+	(*DirPolicy)(nil),           // 46: canopy.v1.DirPolicy
+	(*OpenSessionCall)(nil),     // 47: canopy.v1.OpenSessionCall
+	(*CloseSessionCall)(nil),    // 48: canopy.v1.CloseSessionCall
+	(*Result)(nil),              // 49: canopy.v1.Result
+	(*Redirect)(nil),            // 50: canopy.v1.Redirect
+	(*EventsRequest)(nil),       // 51: canopy.v1.EventsRequest
+	(*Event)(nil),               // 52: canopy.v1.Event
+	(*Heartbeat)(nil),           // 53: canopy.v1.Heartbeat
+	(*SessionLost)(nil),         // 54: canopy.v1.SessionLost
+	(*ReportRequest)(nil),       // 55: canopy.v1.ReportRequest
+	(*Invalidate)(nil),          // 56: canopy.v1.Invalidate
+	(*ReportOpensRequest)(nil),  // 57: canopy.v1.ReportOpensRequest
+	(*ReportOpensResponse)(nil), // 58: canopy.v1.ReportOpensResponse
+	(*Credential)(nil),          // 59: canopy.v1.Credential
+	(*Place)(nil),               // 60: canopy.v1.Place
+	(*LayoutComponent)(nil),     // 61: canopy.v1.LayoutComponent
+	(*Redundancy)(nil),          // 62: canopy.v1.Redundancy
+	(*Layout)(nil),              // 63: canopy.v1.Layout
+	(*Attr)(nil),                // 64: canopy.v1.Attr
+	(*DirEntry)(nil),            // 65: canopy.v1.DirEntry
+	(*StatFs)(nil),              // 66: canopy.v1.StatFs
+	(*Move)(nil),                // 67: canopy.v1.Move
+	(*MoveCounts)(nil),          // 68: canopy.v1.MoveCounts
+	(*TxnId)(nil),               // 69: canopy.v1.TxnId
+	(*TxnFact)(nil),             // 70: canopy.v1.TxnFact
+	(*Fragment)(nil),            // 71: canopy.v1.Fragment
+	(*SubtreeMoved)(nil),        // 72: canopy.v1.SubtreeMoved
 }
 var file_api_canopy_v1_metadata_proto_depIdxs = []int32{
 	7,  // 0: canopy.v1.OperateRequest.ops:type_name -> canopy.v1.Op
 	6,  // 1: canopy.v1.OperateResponse.outcomes:type_name -> canopy.v1.Outcome
-	58, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
+	59, // 2: canopy.v1.Op.cred:type_name -> canopy.v1.Credential
 	8,  // 3: canopy.v1.Op.lookup:type_name -> canopy.v1.LookupCall
 	9,  // 4: canopy.v1.Op.get_attr:type_name -> canopy.v1.GetAttrCall
 	10, // 5: canopy.v1.Op.readlink:type_name -> canopy.v1.ReadlinkCall
 	14, // 6: canopy.v1.Op.read_dir:type_name -> canopy.v1.ReadDirCall
-	15, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
-	16, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
-	17, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
+	16, // 7: canopy.v1.Op.get_xattr:type_name -> canopy.v1.GetXattrCall
+	17, // 8: canopy.v1.Op.list_xattr:type_name -> canopy.v1.ListXattrCall
+	18, // 9: canopy.v1.Op.stat_fs:type_name -> canopy.v1.StatFsCall
 	12, // 10: canopy.v1.Op.access:type_name -> canopy.v1.AccessCall
 	13, // 11: canopy.v1.Op.parent:type_name -> canopy.v1.ParentCall
-	33, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
-	36, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
-	37, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
-	40, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
-	41, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
-	44, // 17: canopy.v1.Op.get_policy:type_name -> canopy.v1.GetPolicyCall
+	34, // 12: canopy.v1.Op.get_lock:type_name -> canopy.v1.GetLockCall
+	37, // 13: canopy.v1.Op.wait_lock:type_name -> canopy.v1.WaitLockCall
+	38, // 14: canopy.v1.Op.cancel_wait:type_name -> canopy.v1.CancelWaitCall
+	41, // 15: canopy.v1.Op.get_quota:type_name -> canopy.v1.GetQuotaCall
+	42, // 16: canopy.v1.Op.list_quotas:type_name -> canopy.v1.ListQuotasCall
+	45, // 17: canopy.v1.Op.get_policy:type_name -> canopy.v1.GetPolicyCall
 	11, // 18: canopy.v1.Op.locate:type_name -> canopy.v1.LocateCall
-	18, // 19: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
-	19, // 20: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
-	20, // 21: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
-	21, // 22: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
-	22, // 23: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
-	23, // 24: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
-	24, // 25: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
-	25, // 26: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
-	26, // 27: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
-	27, // 28: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
-	28, // 29: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
-	29, // 30: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
-	30, // 31: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
-	31, // 32: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
-	34, // 33: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
-	35, // 34: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
-	39, // 35: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
-	46, // 36: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
-	47, // 37: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
-	43, // 38: canopy.v1.Op.set_policy:type_name -> canopy.v1.SetPolicyCall
-	59, // 39: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
-	59, // 40: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
-	59, // 41: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
-	59, // 42: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
-	59, // 43: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
-	59, // 44: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
-	59, // 45: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
-	59, // 46: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
-	29, // 47: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
-	59, // 48: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
-	59, // 49: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
-	59, // 50: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
-	59, // 51: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
-	59, // 52: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
-	2,  // 53: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
-	59, // 54: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
-	32, // 55: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
-	59, // 56: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
-	32, // 57: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
-	59, // 58: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
-	59, // 59: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
-	32, // 60: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
-	59, // 61: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
-	60, // 62: canopy.v1.LayoutPolicy.stripes:type_name -> canopy.v1.LayoutComponent
-	61, // 63: canopy.v1.LayoutPolicy.data:type_name -> canopy.v1.Redundancy
-	3,  // 64: canopy.v1.LayoutPolicy.sync:type_name -> canopy.v1.LayoutSync
-	42, // 65: canopy.v1.SetPolicyCall.set:type_name -> canopy.v1.LayoutPolicy
-	42, // 66: canopy.v1.DirPolicy.policy:type_name -> canopy.v1.LayoutPolicy
-	62, // 67: canopy.v1.DirPolicy.layout:type_name -> canopy.v1.Layout
-	63, // 68: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
-	63, // 69: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
-	63, // 70: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
-	59, // 71: canopy.v1.Result.place:type_name -> canopy.v1.Place
-	64, // 72: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
-	65, // 73: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
-	49, // 74: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
-	63, // 75: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
-	32, // 76: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
-	38, // 77: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
-	45, // 78: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
-	66, // 79: canopy.v1.Result.move:type_name -> canopy.v1.Move
-	67, // 80: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
-	68, // 81: canopy.v1.Result.blocked_by:type_name -> canopy.v1.TxnId
-	69, // 82: canopy.v1.Result.facts:type_name -> canopy.v1.TxnFact
-	52, // 83: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
-	53, // 84: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
-	54, // 85: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
-	55, // 86: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
-	70, // 87: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
-	59, // 88: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
-	59, // 89: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
-	59, // 90: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
-	49, // 91: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
-	59, // 92: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
-	4,  // 93: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
-	50, // 94: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
-	56, // 95: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
-	5,  // 96: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
-	51, // 97: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
-	57, // 98: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
-	96, // [96:99] is the sub-list for method output_type
-	93, // [93:96] is the sub-list for method input_type
-	93, // [93:93] is the sub-list for extension type_name
-	93, // [93:93] is the sub-list for extension extendee
-	0,  // [0:93] is the sub-list for field type_name
+	15, // 19: canopy.v1.Op.mark_names:type_name -> canopy.v1.MarkNamesCall
+	19, // 20: canopy.v1.Op.create:type_name -> canopy.v1.CreateCall
+	20, // 21: canopy.v1.Op.mkdir:type_name -> canopy.v1.MkdirCall
+	21, // 22: canopy.v1.Op.mknod:type_name -> canopy.v1.MknodCall
+	22, // 23: canopy.v1.Op.symlink:type_name -> canopy.v1.SymlinkCall
+	23, // 24: canopy.v1.Op.link:type_name -> canopy.v1.LinkCall
+	24, // 25: canopy.v1.Op.unlink:type_name -> canopy.v1.UnlinkCall
+	25, // 26: canopy.v1.Op.rmdir:type_name -> canopy.v1.RmdirCall
+	26, // 27: canopy.v1.Op.rename:type_name -> canopy.v1.RenameCall
+	27, // 28: canopy.v1.Op.set_attr:type_name -> canopy.v1.SetAttrCall
+	28, // 29: canopy.v1.Op.set_xattr:type_name -> canopy.v1.SetXattrCall
+	29, // 30: canopy.v1.Op.remove_xattr:type_name -> canopy.v1.RemoveXattrCall
+	30, // 31: canopy.v1.Op.report_size:type_name -> canopy.v1.ReportSizeCall
+	31, // 32: canopy.v1.Op.reserve_append:type_name -> canopy.v1.ReserveAppendCall
+	32, // 33: canopy.v1.Op.fill_append:type_name -> canopy.v1.FillAppendCall
+	35, // 34: canopy.v1.Op.set_lock:type_name -> canopy.v1.SetLockCall
+	36, // 35: canopy.v1.Op.drop_locks:type_name -> canopy.v1.DropLocksCall
+	40, // 36: canopy.v1.Op.set_quota:type_name -> canopy.v1.SetQuotaCall
+	47, // 37: canopy.v1.Op.open_session:type_name -> canopy.v1.OpenSessionCall
+	48, // 38: canopy.v1.Op.close_session:type_name -> canopy.v1.CloseSessionCall
+	44, // 39: canopy.v1.Op.set_policy:type_name -> canopy.v1.SetPolicyCall
+	60, // 40: canopy.v1.GetAttrCall.place:type_name -> canopy.v1.Place
+	60, // 41: canopy.v1.ReadlinkCall.place:type_name -> canopy.v1.Place
+	60, // 42: canopy.v1.AccessCall.place:type_name -> canopy.v1.Place
+	60, // 43: canopy.v1.GetXattrCall.place:type_name -> canopy.v1.Place
+	60, // 44: canopy.v1.ListXattrCall.place:type_name -> canopy.v1.Place
+	60, // 45: canopy.v1.StatFsCall.place:type_name -> canopy.v1.Place
+	60, // 46: canopy.v1.LinkCall.place:type_name -> canopy.v1.Place
+	60, // 47: canopy.v1.SetAttrCall.place:type_name -> canopy.v1.Place
+	30, // 48: canopy.v1.SetAttrCall.report:type_name -> canopy.v1.ReportSizeCall
+	60, // 49: canopy.v1.SetXattrCall.place:type_name -> canopy.v1.Place
+	60, // 50: canopy.v1.RemoveXattrCall.place:type_name -> canopy.v1.Place
+	60, // 51: canopy.v1.ReportSizeCall.place:type_name -> canopy.v1.Place
+	60, // 52: canopy.v1.ReserveAppendCall.place:type_name -> canopy.v1.Place
+	60, // 53: canopy.v1.FillAppendCall.place:type_name -> canopy.v1.Place
+	2,  // 54: canopy.v1.Lock.kind:type_name -> canopy.v1.LockKind
+	60, // 55: canopy.v1.GetLockCall.place:type_name -> canopy.v1.Place
+	33, // 56: canopy.v1.GetLockCall.lock:type_name -> canopy.v1.Lock
+	60, // 57: canopy.v1.SetLockCall.place:type_name -> canopy.v1.Place
+	33, // 58: canopy.v1.SetLockCall.lock:type_name -> canopy.v1.Lock
+	60, // 59: canopy.v1.DropLocksCall.place:type_name -> canopy.v1.Place
+	60, // 60: canopy.v1.WaitLockCall.place:type_name -> canopy.v1.Place
+	33, // 61: canopy.v1.WaitLockCall.lock:type_name -> canopy.v1.Lock
+	60, // 62: canopy.v1.GetQuotaCall.place:type_name -> canopy.v1.Place
+	61, // 63: canopy.v1.LayoutPolicy.stripes:type_name -> canopy.v1.LayoutComponent
+	62, // 64: canopy.v1.LayoutPolicy.data:type_name -> canopy.v1.Redundancy
+	3,  // 65: canopy.v1.LayoutPolicy.sync:type_name -> canopy.v1.LayoutSync
+	43, // 66: canopy.v1.SetPolicyCall.set:type_name -> canopy.v1.LayoutPolicy
+	43, // 67: canopy.v1.DirPolicy.policy:type_name -> canopy.v1.LayoutPolicy
+	63, // 68: canopy.v1.DirPolicy.layout:type_name -> canopy.v1.Layout
+	64, // 69: canopy.v1.Result.attr:type_name -> canopy.v1.Attr
+	64, // 70: canopy.v1.Result.dir_attr:type_name -> canopy.v1.Attr
+	64, // 71: canopy.v1.Result.dst_dir_attr:type_name -> canopy.v1.Attr
+	60, // 72: canopy.v1.Result.place:type_name -> canopy.v1.Place
+	65, // 73: canopy.v1.Result.entries:type_name -> canopy.v1.DirEntry
+	66, // 74: canopy.v1.Result.statfs:type_name -> canopy.v1.StatFs
+	50, // 75: canopy.v1.Result.redirect:type_name -> canopy.v1.Redirect
+	64, // 76: canopy.v1.Result.replaced:type_name -> canopy.v1.Attr
+	33, // 77: canopy.v1.Result.locks:type_name -> canopy.v1.Lock
+	39, // 78: canopy.v1.Result.quotas:type_name -> canopy.v1.Quota
+	46, // 79: canopy.v1.Result.policies:type_name -> canopy.v1.DirPolicy
+	67, // 80: canopy.v1.Result.move:type_name -> canopy.v1.Move
+	68, // 81: canopy.v1.Result.move_counts:type_name -> canopy.v1.MoveCounts
+	69, // 82: canopy.v1.Result.blocked_by:type_name -> canopy.v1.TxnId
+	70, // 83: canopy.v1.Result.facts:type_name -> canopy.v1.TxnFact
+	71, // 84: canopy.v1.Redirect.fragments:type_name -> canopy.v1.Fragment
+	53, // 85: canopy.v1.Event.heartbeat:type_name -> canopy.v1.Heartbeat
+	54, // 86: canopy.v1.Event.session_lost:type_name -> canopy.v1.SessionLost
+	55, // 87: canopy.v1.Event.report:type_name -> canopy.v1.ReportRequest
+	56, // 88: canopy.v1.Event.invalidate:type_name -> canopy.v1.Invalidate
+	72, // 89: canopy.v1.Event.subtree_moved:type_name -> canopy.v1.SubtreeMoved
+	60, // 90: canopy.v1.Invalidate.places:type_name -> canopy.v1.Place
+	60, // 91: canopy.v1.ReportOpensRequest.opened:type_name -> canopy.v1.Place
+	60, // 92: canopy.v1.ReportOpensRequest.closed:type_name -> canopy.v1.Place
+	50, // 93: canopy.v1.ReportOpensResponse.redirect:type_name -> canopy.v1.Redirect
+	60, // 94: canopy.v1.ReportOpensResponse.moved:type_name -> canopy.v1.Place
+	4,  // 95: canopy.v1.Metadata.Operate:input_type -> canopy.v1.OperateRequest
+	51, // 96: canopy.v1.Metadata.Events:input_type -> canopy.v1.EventsRequest
+	57, // 97: canopy.v1.Metadata.ReportOpens:input_type -> canopy.v1.ReportOpensRequest
+	5,  // 98: canopy.v1.Metadata.Operate:output_type -> canopy.v1.OperateResponse
+	52, // 99: canopy.v1.Metadata.Events:output_type -> canopy.v1.Event
+	58, // 100: canopy.v1.Metadata.ReportOpens:output_type -> canopy.v1.ReportOpensResponse
+	98, // [98:101] is the sub-list for method output_type
+	95, // [95:98] is the sub-list for method input_type
+	95, // [95:95] is the sub-list for extension type_name
+	95, // [95:95] is the sub-list for extension extendee
+	0,  // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_metadata_proto_init() }
@@ -5287,6 +5407,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_ListQuotas)(nil),
 		(*Op_GetPolicy)(nil),
 		(*Op_Locate)(nil),
+		(*Op_MarkNames)(nil),
 		(*Op_Create)(nil),
 		(*Op_Mkdir)(nil),
 		(*Op_Mknod)(nil),
@@ -5308,9 +5429,9 @@ func file_api_canopy_v1_metadata_proto_init() {
 		(*Op_CloseSession)(nil),
 		(*Op_SetPolicy)(nil),
 	}
-	file_api_canopy_v1_metadata_proto_msgTypes[38].OneofWrappers = []any{}
-	file_api_canopy_v1_metadata_proto_msgTypes[44].OneofWrappers = []any{}
-	file_api_canopy_v1_metadata_proto_msgTypes[47].OneofWrappers = []any{
+	file_api_canopy_v1_metadata_proto_msgTypes[39].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[45].OneofWrappers = []any{}
+	file_api_canopy_v1_metadata_proto_msgTypes[48].OneofWrappers = []any{
 		(*Event_Heartbeat)(nil),
 		(*Event_SessionLost)(nil),
 		(*Event_Report)(nil),
@@ -5323,7 +5444,7 @@ func file_api_canopy_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_metadata_proto_rawDesc), len(file_api_canopy_v1_metadata_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   54,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

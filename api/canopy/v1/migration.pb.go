@@ -217,11 +217,16 @@ func (ImportStep) EnumDescriptor() ([]byte, []int) {
 }
 
 type StartMoveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`     // the source
-	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"` // in which the directory is
-	Dir           uint64                 `protobuf:"varint,3,opt,name=dir,proto3" json:"dir,omitempty"`         // the subtree's root: all of it moves; else it is carved out
-	ToShard       uint64                 `protobuf:"varint,4,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Shard   uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`     // the source
+	Subtree uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"` // in which the directory is
+	Dir     uint64                 `protobuf:"varint,3,opt,name=dir,proto3" json:"dir,omitempty"`         // the subtree's root: all of it moves; else it is carved out
+	ToShard uint64                 `protobuf:"varint,4,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
+	// With hi: names of dir move whose border hashes are in [lo, hi), which lie in subtree.
+	// They start a subtree, or join the fragment that into has of dir (to_shard: its).
+	Lo            uint32 `protobuf:"varint,160,opt,name=lo,proto3" json:"lo,omitempty"`
+	Hi            uint32 `protobuf:"varint,161,opt,name=hi,proto3" json:"hi,omitempty"`
+	Into          uint64 `protobuf:"varint,162,opt,name=into,proto3" json:"into,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +285,27 @@ func (x *StartMoveRequest) GetDir() uint64 {
 func (x *StartMoveRequest) GetToShard() uint64 {
 	if x != nil {
 		return x.ToShard
+	}
+	return 0
+}
+
+func (x *StartMoveRequest) GetLo() uint32 {
+	if x != nil {
+		return x.Lo
+	}
+	return 0
+}
+
+func (x *StartMoveRequest) GetHi() uint32 {
+	if x != nil {
+		return x.Hi
+	}
+	return 0
+}
+
+func (x *StartMoveRequest) GetInto() uint64 {
+	if x != nil {
+		return x.Into
 	}
 	return 0
 }
@@ -584,6 +610,9 @@ type Move struct {
 	PauseUs          uint64 `protobuf:"varint,26,opt,name=pause_us,json=pauseUs,proto3" json:"pause_us,omitempty"` // of operations, from freeze to activation
 	Problem          string `protobuf:"bytes,27,opt,name=problem,proto3" json:"problem,omitempty"`                 // why the last step failed, if it did
 	Outcome          string `protobuf:"bytes,28,opt,name=outcome,proto3" json:"outcome,omitempty"`                 // of a move that ended: "moved" or "cancelled"
+	Lo               uint32 `protobuf:"varint,160,opt,name=lo,proto3" json:"lo,omitempty"`                         // with hi: of a range of names
+	Hi               uint32 `protobuf:"varint,161,opt,name=hi,proto3" json:"hi,omitempty"`
+	Join             bool   `protobuf:"varint,162,opt,name=join,proto3" json:"join,omitempty"` // into was there before
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -758,6 +787,27 @@ func (x *Move) GetOutcome() string {
 	return ""
 }
 
+func (x *Move) GetLo() uint32 {
+	if x != nil {
+		return x.Lo
+	}
+	return 0
+}
+
+func (x *Move) GetHi() uint32 {
+	if x != nil {
+		return x.Hi
+	}
+	return 0
+}
+
+func (x *Move) GetJoin() bool {
+	if x != nil {
+		return x.Join
+	}
+	return false
+}
+
 // MoveCommand is a step of a move at the source. Each names the subtree, and but
 // for the first the attempt: a step of another one changes nothing.
 type MoveCommand struct {
@@ -772,6 +822,9 @@ type MoveCommand struct {
 	Counts        *MoveCounts            `protobuf:"bytes,8,opt,name=counts,proto3" json:"counts,omitempty"`                   // HAND_OFF of a carve: what goes with it
 	Names         []*BorderName          `protobuf:"bytes,9,rep,name=names,proto3" json:"names,omitempty"`                     // HAND_OFF of a carve: names outside of what moves
 	Children      []uint64               `protobuf:"varint,10,rep,packed,name=children,proto3" json:"children,omitempty"`      // HAND_OFF of a carve: directories that stay, whose parent moves
+	Lo            uint32                 `protobuf:"varint,160,opt,name=lo,proto3" json:"lo,omitempty"`                        // BEGIN, with hi: a range of names
+	Hi            uint32                 `protobuf:"varint,161,opt,name=hi,proto3" json:"hi,omitempty"`
+	Into          uint64                 `protobuf:"varint,162,opt,name=into,proto3" json:"into,omitempty"` // BEGIN: the fragment that they join; 0: they start a subtree
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -876,11 +929,36 @@ func (x *MoveCommand) GetChildren() []uint64 {
 	return nil
 }
 
+func (x *MoveCommand) GetLo() uint32 {
+	if x != nil {
+		return x.Lo
+	}
+	return 0
+}
+
+func (x *MoveCommand) GetHi() uint32 {
+	if x != nil {
+		return x.Hi
+	}
+	return 0
+}
+
+func (x *MoveCommand) GetInto() uint64 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
 type MoveCounts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Files         uint64                 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
-	Directories   uint64                 `protobuf:"varint,2,opt,name=directories,proto3" json:"directories,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Files       uint64                 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	Directories uint64                 `protobuf:"varint,2,opt,name=directories,proto3" json:"directories,omitempty"`
+	Bytes       uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Of a range of names: what the directory's headers count.
+	Entries       uint64 `protobuf:"varint,160,opt,name=entries,proto3" json:"entries,omitempty"`
+	Subdirs       uint64 `protobuf:"varint,161,opt,name=subdirs,proto3" json:"subdirs,omitempty"`
+	Displaced     uint64 `protobuf:"varint,162,opt,name=displaced,proto3" json:"displaced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -932,6 +1010,27 @@ func (x *MoveCounts) GetDirectories() uint64 {
 func (x *MoveCounts) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *MoveCounts) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *MoveCounts) GetSubdirs() uint64 {
+	if x != nil {
+		return x.Subdirs
+	}
+	return 0
+}
+
+func (x *MoveCounts) GetDisplaced() uint64 {
+	if x != nil {
+		return x.Displaced
 	}
 	return 0
 }
@@ -999,19 +1098,25 @@ func (x *BorderName) GetIno() uint64 {
 
 // ImportCommand is a step of a move at the target (PROTOCOLS E1).
 type ImportCommand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Step          ImportStep             `protobuf:"varint,1,opt,name=step,proto3,enum=canopy.v1.ImportStep" json:"step,omitempty"`
-	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Attempt       uint64                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	FromShard     uint64                 `protobuf:"varint,5,opt,name=from_shard,json=fromShard,proto3" json:"from_shard,omitempty"`
-	Root          uint64                 `protobuf:"varint,6,opt,name=root,proto3" json:"root,omitempty"`
-	Carve         bool                   `protobuf:"varint,7,opt,name=carve,proto3" json:"carve,omitempty"` // count what comes
-	Batch         uint64                 `protobuf:"varint,8,opt,name=batch,proto3" json:"batch,omitempty"` // BATCH: its number, from 1; ACTIVATE: the last
-	Rows          []*ImportRow           `protobuf:"bytes,9,rep,name=rows,proto3" json:"rows,omitempty"`
-	Sessions      []*ImportSession       `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	TimeNs        int64                  `protobuf:"fixed64,11,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`                     // of the source (PROTOCOLS A3)
-	LostClientNs  int64                  `protobuf:"fixed64,12,opt,name=lost_client_ns,json=lostClientNs,proto3" json:"lost_client_ns,omitempty"` // when the source ended the last session of a client that was lost
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Step         ImportStep             `protobuf:"varint,1,opt,name=step,proto3,enum=canopy.v1.ImportStep" json:"step,omitempty"`
+	Subtree      uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Epoch        uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Attempt      uint64                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	FromShard    uint64                 `protobuf:"varint,5,opt,name=from_shard,json=fromShard,proto3" json:"from_shard,omitempty"`
+	Root         uint64                 `protobuf:"varint,6,opt,name=root,proto3" json:"root,omitempty"`
+	Carve        bool                   `protobuf:"varint,7,opt,name=carve,proto3" json:"carve,omitempty"` // count what comes
+	Batch        uint64                 `protobuf:"varint,8,opt,name=batch,proto3" json:"batch,omitempty"` // BATCH: its number, from 1; ACTIVATE: the last
+	Rows         []*ImportRow           `protobuf:"bytes,9,rep,name=rows,proto3" json:"rows,omitempty"`
+	Sessions     []*ImportSession       `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	TimeNs       int64                  `protobuf:"fixed64,11,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`                     // of the source (PROTOCOLS A3)
+	LostClientNs int64                  `protobuf:"fixed64,12,opt,name=lost_client_ns,json=lostClientNs,proto3" json:"lost_client_ns,omitempty"` // when the source ended the last session of a client that was lost
+	// Of a range of names of root:
+	Lo            uint32 `protobuf:"varint,160,opt,name=lo,proto3" json:"lo,omitempty"`
+	Hi            uint32 `protobuf:"varint,161,opt,name=hi,proto3" json:"hi,omitempty"`
+	FromSubtree   uint64 `protobuf:"varint,162,opt,name=from_subtree,json=fromSubtree,proto3" json:"from_subtree,omitempty"`
+	Join          bool   `protobuf:"varint,163,opt,name=join,proto3" json:"join,omitempty"`    // subtree is there and goes on: nothing but the range is its import's
+	Header        []byte `protobuf:"bytes,164,opt,name=header,proto3" json:"header,omitempty"` // the last batch: root's header at the source
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1128,6 +1233,41 @@ func (x *ImportCommand) GetLostClientNs() int64 {
 		return x.LostClientNs
 	}
 	return 0
+}
+
+func (x *ImportCommand) GetLo() uint32 {
+	if x != nil {
+		return x.Lo
+	}
+	return 0
+}
+
+func (x *ImportCommand) GetHi() uint32 {
+	if x != nil {
+		return x.Hi
+	}
+	return 0
+}
+
+func (x *ImportCommand) GetFromSubtree() uint64 {
+	if x != nil {
+		return x.FromSubtree
+	}
+	return 0
+}
+
+func (x *ImportCommand) GetJoin() bool {
+	if x != nil {
+		return x.Join
+	}
+	return false
+}
+
+func (x *ImportCommand) GetHeader() []byte {
+	if x != nil {
+		return x.Header
+	}
+	return nil
 }
 
 // ImportRow is a key, from its kind on: shard and subtree are the target's.
@@ -1461,12 +1601,15 @@ var File_api_canopy_v1_migration_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\n" +
-	"\x1dapi/canopy/v1/migration.proto\x12\tcanopy.v1\"o\n" +
+	"\x1dapi/canopy/v1/migration.proto\x12\tcanopy.v1\"\xa6\x01\n" +
 	"\x10StartMoveRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x10\n" +
 	"\x03dir\x18\x03 \x01(\x04R\x03dir\x12\x19\n" +
-	"\bto_shard\x18\x04 \x01(\x04R\atoShard\"|\n" +
+	"\bto_shard\x18\x04 \x01(\x04R\atoShard\x12\x0f\n" +
+	"\x02lo\x18\xa0\x01 \x01(\rR\x02lo\x12\x0f\n" +
+	"\x02hi\x18\xa1\x01 \x01(\rR\x02hi\x12\x13\n" +
+	"\x04into\x18\xa2\x01 \x01(\x04R\x04into\"|\n" +
 	"\x11StartMoveResponse\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -1483,7 +1626,7 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"P\n" +
 	"\x11ListMovesResponse\x12%\n" +
 	"\x05moves\x18\x01 \x03(\v2\x0f.canopy.v1.MoveR\x05moves\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\rR\x05error\"\xbc\x04\n" +
+	"\x05error\x18\x02 \x01(\rR\x05error\"\xf3\x04\n" +
 	"\x04Move\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\x04R\x04into\x12\x14\n" +
@@ -1507,7 +1650,10 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\x11expected_pause_ms\x18\x19 \x01(\x04R\x0fexpectedPauseMs\x12\x19\n" +
 	"\bpause_us\x18\x1a \x01(\x04R\apauseUs\x12\x18\n" +
 	"\aproblem\x18\x1b \x01(\tR\aproblem\x12\x18\n" +
-	"\aoutcome\x18\x1c \x01(\tR\aoutcome\"\xc3\x02\n" +
+	"\aoutcome\x18\x1c \x01(\tR\aoutcome\x12\x0f\n" +
+	"\x02lo\x18\xa0\x01 \x01(\rR\x02lo\x12\x0f\n" +
+	"\x02hi\x18\xa1\x01 \x01(\rR\x02hi\x12\x13\n" +
+	"\x04join\x18\xa2\x01 \x01(\bR\x04join\"\xfa\x02\n" +
 	"\vMoveCommand\x12'\n" +
 	"\x04step\x18\x01 \x01(\x0e2\x13.canopy.v1.MoveStepR\x04step\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x18\n" +
@@ -1519,17 +1665,23 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\x06counts\x18\b \x01(\v2\x15.canopy.v1.MoveCountsR\x06counts\x12+\n" +
 	"\x05names\x18\t \x03(\v2\x15.canopy.v1.BorderNameR\x05names\x12\x1a\n" +
 	"\bchildren\x18\n" +
-	" \x03(\x04R\bchildren\"Z\n" +
+	" \x03(\x04R\bchildren\x12\x0f\n" +
+	"\x02lo\x18\xa0\x01 \x01(\rR\x02lo\x12\x0f\n" +
+	"\x02hi\x18\xa1\x01 \x01(\rR\x02hi\x12\x13\n" +
+	"\x04into\x18\xa2\x01 \x01(\x04R\x04into\"\xaf\x01\n" +
 	"\n" +
 	"MoveCounts\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\x04R\x05files\x12 \n" +
 	"\vdirectories\x18\x02 \x01(\x04R\vdirectories\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"D\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x19\n" +
+	"\aentries\x18\xa0\x01 \x01(\x04R\aentries\x12\x19\n" +
+	"\asubdirs\x18\xa1\x01 \x01(\x04R\asubdirs\x12\x1d\n" +
+	"\tdisplaced\x18\xa2\x01 \x01(\x04R\tdisplaced\"D\n" +
 	"\n" +
 	"BorderName\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
-	"\x03ino\x18\x03 \x01(\x04R\x03ino\"\x82\x03\n" +
+	"\x03ino\x18\x03 \x01(\x04R\x03ino\"\xf6\x03\n" +
 	"\rImportCommand\x12)\n" +
 	"\x04step\x18\x01 \x01(\x0e2\x15.canopy.v1.ImportStepR\x04step\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
@@ -1544,7 +1696,12 @@ const file_api_canopy_v1_migration_proto_rawDesc = "" +
 	"\bsessions\x18\n" +
 	" \x03(\v2\x18.canopy.v1.ImportSessionR\bsessions\x12\x17\n" +
 	"\atime_ns\x18\v \x01(\x10R\x06timeNs\x12$\n" +
-	"\x0elost_client_ns\x18\f \x01(\x10R\flostClientNs\"Y\n" +
+	"\x0elost_client_ns\x18\f \x01(\x10R\flostClientNs\x12\x0f\n" +
+	"\x02lo\x18\xa0\x01 \x01(\rR\x02lo\x12\x0f\n" +
+	"\x02hi\x18\xa1\x01 \x01(\rR\x02hi\x12\"\n" +
+	"\ffrom_subtree\x18\xa2\x01 \x01(\x04R\vfromSubtree\x12\x13\n" +
+	"\x04join\x18\xa3\x01 \x01(\bR\x04join\x12\x17\n" +
+	"\x06header\x18\xa4\x01 \x01(\fR\x06header\"Y\n" +
 	"\tImportRow\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x12\n" +

@@ -49,6 +49,27 @@ func (m *StartMoveRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Into != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Into))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Hi != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hi))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.Lo != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Lo))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.ToShard != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ToShard))
 		i--
@@ -348,6 +369,32 @@ func (m *Move) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Join {
+		i--
+		if m.Join {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Hi != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hi))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.Lo != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Lo))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
+	}
 	if len(m.Outcome) > 0 {
 		i -= len(m.Outcome)
 		copy(dAtA[i:], m.Outcome)
@@ -504,6 +551,27 @@ func (m *MoveCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Into != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Into))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Hi != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hi))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.Lo != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Lo))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
+	}
 	if len(m.Children) > 0 {
 		var pksize2 int
 		for _, num := range m.Children {
@@ -629,6 +697,27 @@ func (m *MoveCounts) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Displaced != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Displaced))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Subdirs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Subdirs))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.Entries != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Entries))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.Bytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Bytes))
 		i--
@@ -726,6 +815,48 @@ func (m *ImportCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Header) > 0 {
+		i -= len(m.Header)
+		copy(dAtA[i:], m.Header)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Header)))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0xa2
+	}
+	if m.Join {
+		i--
+		if m.Join {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x98
+	}
+	if m.FromSubtree != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FromSubtree))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x90
+	}
+	if m.Hi != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hi))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
+	if m.Lo != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Lo))
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
 	}
 	if m.LostClientNs != 0 {
 		i -= 8
@@ -1111,6 +1242,15 @@ func (m *StartMoveRequest) SizeVT() (n int) {
 	if m.ToShard != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.ToShard))
 	}
+	if m.Lo != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Lo))
+	}
+	if m.Hi != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Hi))
+	}
+	if m.Into != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Into))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1276,6 +1416,15 @@ func (m *Move) SizeVT() (n int) {
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.Lo != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Lo))
+	}
+	if m.Hi != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Hi))
+	}
+	if m.Join {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1328,6 +1477,15 @@ func (m *MoveCommand) SizeVT() (n int) {
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
+	if m.Lo != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Lo))
+	}
+	if m.Hi != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Hi))
+	}
+	if m.Into != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Into))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1346,6 +1504,15 @@ func (m *MoveCounts) SizeVT() (n int) {
 	}
 	if m.Bytes != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Bytes))
+	}
+	if m.Entries != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Entries))
+	}
+	if m.Subdirs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Subdirs))
+	}
+	if m.Displaced != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Displaced))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1418,6 +1585,22 @@ func (m *ImportCommand) SizeVT() (n int) {
 	}
 	if m.LostClientNs != 0 {
 		n += 9
+	}
+	if m.Lo != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Lo))
+	}
+	if m.Hi != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Hi))
+	}
+	if m.FromSubtree != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.FromSubtree))
+	}
+	if m.Join {
+		n += 3
+	}
+	l = len(m.Header)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1636,6 +1819,63 @@ func (m *StartMoveRequest) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.ToShard |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lo", wireType)
+			}
+			m.Lo = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Lo |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hi", wireType)
+			}
+			m.Hi = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hi |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 162:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Into", wireType)
+			}
+			m.Into = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Into |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -2646,6 +2886,64 @@ func (m *Move) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Outcome = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lo", wireType)
+			}
+			m.Lo = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Lo |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hi", wireType)
+			}
+			m.Hi = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hi |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 162:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Join", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Join = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3033,6 +3331,63 @@ func (m *MoveCommand) UnmarshalVT(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field Children", wireType)
 			}
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lo", wireType)
+			}
+			m.Lo = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Lo |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hi", wireType)
+			}
+			m.Hi = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hi |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 162:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Into", wireType)
+			}
+			m.Into = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Into |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3137,6 +3492,63 @@ func (m *MoveCounts) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Bytes |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Entries", wireType)
+			}
+			m.Entries = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Entries |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Subdirs", wireType)
+			}
+			m.Subdirs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Subdirs |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 162:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Displaced", wireType)
+			}
+			m.Displaced = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Displaced |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -3556,6 +3968,117 @@ func (m *ImportCommand) UnmarshalVT(dAtA []byte) error {
 			}
 			m.LostClientNs = int64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Lo", wireType)
+			}
+			m.Lo = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Lo |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hi", wireType)
+			}
+			m.Hi = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hi |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 162:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FromSubtree", wireType)
+			}
+			m.FromSubtree = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FromSubtree |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 163:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Join", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Join = bool(v != 0)
+		case 164:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Header", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Header = append(m.Header[:0], dAtA[iNdEx:postIndex]...)
+			if m.Header == nil {
+				m.Header = []byte{}
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

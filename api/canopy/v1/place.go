@@ -54,6 +54,8 @@ func (x *Op) Dir() uint64 {
 		return c.Lookup.GetDir()
 	case *Op_ReadDir:
 		return c.ReadDir.GetDir()
+	case *Op_MarkNames:
+		return c.MarkNames.GetDir()
 	case *Op_Parent:
 		return c.Parent.GetDir()
 	case *Op_GetPolicy:

@@ -140,13 +140,14 @@ func (TxnWantKind) EnumDescriptor() ([]byte, []int) {
 type TxnEditKind int32
 
 const (
-	TxnEditKind_TXN_EDIT_NONE    TxnEditKind = 0
-	TxnEditKind_TXN_EDIT_NAME    TxnEditKind = 1
-	TxnEditKind_TXN_EDIT_RECORD  TxnEditKind = 2
-	TxnEditKind_TXN_EDIT_PLACE   TxnEditKind = 3
-	TxnEditKind_TXN_EDIT_HOME    TxnEditKind = 4
-	TxnEditKind_TXN_EDIT_REMOVE  TxnEditKind = 5
-	TxnEditKind_TXN_EDIT_SUBTREE TxnEditKind = 6
+	TxnEditKind_TXN_EDIT_NONE     TxnEditKind = 0
+	TxnEditKind_TXN_EDIT_NAME     TxnEditKind = 1
+	TxnEditKind_TXN_EDIT_RECORD   TxnEditKind = 2
+	TxnEditKind_TXN_EDIT_PLACE    TxnEditKind = 3
+	TxnEditKind_TXN_EDIT_HOME     TxnEditKind = 4
+	TxnEditKind_TXN_EDIT_REMOVE   TxnEditKind = 5
+	TxnEditKind_TXN_EDIT_SUBTREE  TxnEditKind = 6
+	TxnEditKind_TXN_EDIT_FRAGMENT TxnEditKind = 7 // ino: what a fragment's copy of a split directory's header says (PROTOCOLS F1)
 )
 
 // Enum value maps for TxnEditKind.
@@ -159,15 +160,17 @@ var (
 		4: "TXN_EDIT_HOME",
 		5: "TXN_EDIT_REMOVE",
 		6: "TXN_EDIT_SUBTREE",
+		7: "TXN_EDIT_FRAGMENT",
 	}
 	TxnEditKind_value = map[string]int32{
-		"TXN_EDIT_NONE":    0,
-		"TXN_EDIT_NAME":    1,
-		"TXN_EDIT_RECORD":  2,
-		"TXN_EDIT_PLACE":   3,
-		"TXN_EDIT_HOME":    4,
-		"TXN_EDIT_REMOVE":  5,
-		"TXN_EDIT_SUBTREE": 6,
+		"TXN_EDIT_NONE":     0,
+		"TXN_EDIT_NAME":     1,
+		"TXN_EDIT_RECORD":   2,
+		"TXN_EDIT_PLACE":    3,
+		"TXN_EDIT_HOME":     4,
+		"TXN_EDIT_REMOVE":   5,
+		"TXN_EDIT_SUBTREE":  6,
+		"TXN_EDIT_FRAGMENT": 7,
 	}
 )
 
@@ -901,6 +904,12 @@ type TxnEdit struct {
 	Policy        []byte                 `protobuf:"bytes,17,opt,name=policy,proto3" json:"policy,omitempty"` // subtree: of its root
 	Made          bool                   `protobuf:"varint,18,opt,name=made,proto3" json:"made,omitempty"`    // name: the dentry's inode is new (a whiteout)
 	Mode          uint64                 `protobuf:"varint,19,opt,name=mode,proto3" json:"mode,omitempty"`
+	// fragment: header is the first fragment's, with what was changed; one xattr that was
+	// set or removed. Without header: the directory was removed.
+	Xattr         []byte `protobuf:"bytes,160,opt,name=xattr,proto3" json:"xattr,omitempty"`
+	XattrValue    []byte `protobuf:"bytes,161,opt,name=xattr_value,json=xattrValue,proto3" json:"xattr_value,omitempty"`
+	XattrGone     bool   `protobuf:"varint,162,opt,name=xattr_gone,json=xattrGone,proto3" json:"xattr_gone,omitempty"`
+	Times         bool   `protobuf:"varint,163,opt,name=times,proto3" json:"times,omitempty"` // fragment: atime and mtime are those of header, whatever they are here
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1066,6 +1075,34 @@ func (x *TxnEdit) GetMode() uint64 {
 		return x.Mode
 	}
 	return 0
+}
+
+func (x *TxnEdit) GetXattr() []byte {
+	if x != nil {
+		return x.Xattr
+	}
+	return nil
+}
+
+func (x *TxnEdit) GetXattrValue() []byte {
+	if x != nil {
+		return x.XattrValue
+	}
+	return nil
+}
+
+func (x *TxnEdit) GetXattrGone() bool {
+	if x != nil {
+		return x.XattrGone
+	}
+	return false
+}
+
+func (x *TxnEdit) GetTimes() bool {
+	if x != nil {
+		return x.Times
+	}
+	return false
 }
 
 // TxnPrepareCommand locks what a transaction needs in one subtree and answers what
@@ -1401,14 +1438,18 @@ func (x *TxnShare) GetCommit() *TxnCommitCommand {
 // TxnDecideCommand decides a transaction in the coordinator's log, stores the
 // client's result, and makes the coordinator's own changes.
 type TxnDecideCommand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Txn           *TxnId                 `protobuf:"bytes,1,opt,name=txn,proto3" json:"txn,omitempty"`
-	Request       *TxnRequest            `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
-	TimeNs        int64                  `protobuf:"fixed64,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"` // the latest that a participant told
-	Commit        bool                   `protobuf:"varint,4,opt,name=commit,proto3" json:"commit,omitempty"`                // false: result is a failure, and nothing is changed
-	Result        []byte                 `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`                 // encoded Result
-	Shares        []*TxnShare            `protobuf:"bytes,6,rep,name=shares,proto3" json:"shares,omitempty"`                 // of all subtrees, the coordinator's too
-	Release       []uint64               `protobuf:"varint,7,rep,packed,name=release,proto3" json:"release,omitempty"`       // abort: the coordinator's subtrees with locks
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Txn     *TxnId                 `protobuf:"bytes,1,opt,name=txn,proto3" json:"txn,omitempty"`
+	Request *TxnRequest            `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	TimeNs  int64                  `protobuf:"fixed64,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"` // the latest that a participant told
+	Commit  bool                   `protobuf:"varint,4,opt,name=commit,proto3" json:"commit,omitempty"`                // false: result is a failure, and nothing is changed
+	Result  []byte                 `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`                 // encoded Result
+	Shares  []*TxnShare            `protobuf:"bytes,6,rep,name=shares,proto3" json:"shares,omitempty"`                 // of all subtrees, the coordinator's too
+	Release []uint64               `protobuf:"varint,7,rep,packed,name=release,proto3" json:"release,omitempty"`       // abort: the coordinator's subtrees with locks
+	// Instead of result and shares: an operation on a split directory that its first
+	// fragment, here, carries out; the others get what it changed (PROTOCOLS F1).
+	Op            []byte      `protobuf:"bytes,160,opt,name=op,proto3" json:"op,omitempty"`               // encoded Op
+	Fragments     []*TxnShare `protobuf:"bytes,161,rep,name=fragments,proto3" json:"fragments,omitempty"` // who they are; their commits have no edits yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1488,6 +1529,20 @@ func (x *TxnDecideCommand) GetShares() []*TxnShare {
 func (x *TxnDecideCommand) GetRelease() []uint64 {
 	if x != nil {
 		return x.Release
+	}
+	return nil
+}
+
+func (x *TxnDecideCommand) GetOp() []byte {
+	if x != nil {
+		return x.Op
+	}
+	return nil
+}
+
+func (x *TxnDecideCommand) GetFragments() []*TxnShare {
+	if x != nil {
+		return x.Fragments
 	}
 	return nil
 }
@@ -1590,7 +1645,7 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x05epoch\x18\x0e \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06policy\x18\x0f \x01(\fR\x06policy\x12\x16\n" +
 	"\x06spread\x18\x10 \x01(\bR\x06spread\x12\x10\n" +
-	"\x03pin\x18\x11 \x01(\x04R\x03pin\"\x93\x04\n" +
+	"\x03pin\x18\x11 \x01(\x04R\x03pin\"\x83\x05\n" +
 	"\aTxnEdit\x12*\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x16.canopy.v1.TxnEditKindR\x04kind\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
@@ -1612,7 +1667,13 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x06header\x18\x10 \x01(\fR\x06header\x12\x16\n" +
 	"\x06policy\x18\x11 \x01(\fR\x06policy\x12\x12\n" +
 	"\x04made\x18\x12 \x01(\bR\x04made\x12\x12\n" +
-	"\x04mode\x18\x13 \x01(\x04R\x04mode\"\xdb\x01\n" +
+	"\x04mode\x18\x13 \x01(\x04R\x04mode\x12\x15\n" +
+	"\x05xattr\x18\xa0\x01 \x01(\fR\x05xattr\x12 \n" +
+	"\vxattr_value\x18\xa1\x01 \x01(\fR\n" +
+	"xattrValue\x12\x1e\n" +
+	"\n" +
+	"xattr_gone\x18\xa2\x01 \x01(\bR\txattrGone\x12\x15\n" +
+	"\x05times\x18\xa3\x01 \x01(\bR\x05times\"\xdb\x01\n" +
 	"\x11TxnPrepareCommand\x12\"\n" +
 	"\x03txn\x18\x01 \x01(\v2\x10.canopy.v1.TxnIdR\x03txn\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
@@ -1636,7 +1697,7 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\bsubtrees\x18\x02 \x03(\x04R\bsubtrees\"U\n" +
 	"\bTxnShare\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x123\n" +
-	"\x06commit\x18\x02 \x01(\v2\x1b.canopy.v1.TxnCommitCommandR\x06commit\"\xf7\x01\n" +
+	"\x06commit\x18\x02 \x01(\v2\x1b.canopy.v1.TxnCommitCommandR\x06commit\"\xbc\x02\n" +
 	"\x10TxnDecideCommand\x12\"\n" +
 	"\x03txn\x18\x01 \x01(\v2\x10.canopy.v1.TxnIdR\x03txn\x12/\n" +
 	"\arequest\x18\x02 \x01(\v2\x15.canopy.v1.TxnRequestR\arequest\x12\x17\n" +
@@ -1644,7 +1705,9 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x06commit\x18\x04 \x01(\bR\x06commit\x12\x16\n" +
 	"\x06result\x18\x05 \x01(\fR\x06result\x12+\n" +
 	"\x06shares\x18\x06 \x03(\v2\x13.canopy.v1.TxnShareR\x06shares\x12\x18\n" +
-	"\arelease\x18\a \x03(\x04R\arelease\"6\n" +
+	"\arelease\x18\a \x03(\x04R\arelease\x12\x0f\n" +
+	"\x02op\x18\xa0\x01 \x01(\fR\x02op\x122\n" +
+	"\tfragments\x18\xa1\x01 \x03(\v2\x13.canopy.v1.TxnShareR\tfragments\"6\n" +
 	"\x10TxnForgetCommand\x12\"\n" +
 	"\x03txn\x18\x01 \x01(\v2\x10.canopy.v1.TxnIdR\x03txn*M\n" +
 	"\bTxnState\x12\x0f\n" +
@@ -1660,7 +1723,7 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x0eTXN_WANT_PLACE\x10\x04\x12\x11\n" +
 	"\rTXN_WANT_WALK\x10\x05\x12\x16\n" +
 	"\x12TXN_WANT_MOVE_LOCK\x10\x06\x12\x14\n" +
-	"\x10TXN_WANT_SUBTREE\x10\a*\x9a\x01\n" +
+	"\x10TXN_WANT_SUBTREE\x10\a*\xb1\x01\n" +
 	"\vTxnEditKind\x12\x11\n" +
 	"\rTXN_EDIT_NONE\x10\x00\x12\x11\n" +
 	"\rTXN_EDIT_NAME\x10\x01\x12\x13\n" +
@@ -1668,7 +1731,8 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x0eTXN_EDIT_PLACE\x10\x03\x12\x11\n" +
 	"\rTXN_EDIT_HOME\x10\x04\x12\x13\n" +
 	"\x0fTXN_EDIT_REMOVE\x10\x05\x12\x14\n" +
-	"\x10TXN_EDIT_SUBTREE\x10\x06*C\n" +
+	"\x10TXN_EDIT_SUBTREE\x10\x06\x12\x15\n" +
+	"\x11TXN_EDIT_FRAGMENT\x10\a*C\n" +
 	"\x06TxnOld\x12\x12\n" +
 	"\x0eTXN_OLD_ABSENT\x10\x00\x12\x11\n" +
 	"\rTXN_OLD_LOSES\x10\x01\x12\x12\n" +
@@ -1737,16 +1801,17 @@ var file_api_canopy_v1_transaction_proto_depIdxs = []int32{
 	9,  // 18: canopy.v1.TxnDecideCommand.txn:type_name -> canopy.v1.TxnId
 	15, // 19: canopy.v1.TxnDecideCommand.request:type_name -> canopy.v1.TxnRequest
 	18, // 20: canopy.v1.TxnDecideCommand.shares:type_name -> canopy.v1.TxnShare
-	9,  // 21: canopy.v1.TxnForgetCommand.txn:type_name -> canopy.v1.TxnId
-	4,  // 22: canopy.v1.Transaction.Participate:input_type -> canopy.v1.ParticipateRequest
-	6,  // 23: canopy.v1.Transaction.Inquire:input_type -> canopy.v1.InquireRequest
-	5,  // 24: canopy.v1.Transaction.Participate:output_type -> canopy.v1.ParticipateResponse
-	7,  // 25: canopy.v1.Transaction.Inquire:output_type -> canopy.v1.InquireResponse
-	24, // [24:26] is the sub-list for method output_type
-	22, // [22:24] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 21: canopy.v1.TxnDecideCommand.fragments:type_name -> canopy.v1.TxnShare
+	9,  // 22: canopy.v1.TxnForgetCommand.txn:type_name -> canopy.v1.TxnId
+	4,  // 23: canopy.v1.Transaction.Participate:input_type -> canopy.v1.ParticipateRequest
+	6,  // 24: canopy.v1.Transaction.Inquire:input_type -> canopy.v1.InquireRequest
+	5,  // 25: canopy.v1.Transaction.Participate:output_type -> canopy.v1.ParticipateResponse
+	7,  // 26: canopy.v1.Transaction.Inquire:output_type -> canopy.v1.InquireResponse
+	25, // [25:27] is the sub-list for method output_type
+	23, // [23:25] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_transaction_proto_init() }
