@@ -109,6 +109,22 @@ func TestChecksumDifferentAndMissing(t *testing.T) {
 	}
 }
 
+// TestChecksumOfAll: one shard whose replicas differ does not hide the others.
+func TestChecksumOfAll(t *testing.T) {
+	f := newFake(t)
+	f.status[node3].sums[1] = bytes.Repeat([]byte{9}, 32)
+	code, out, errs := f.run("checksum")
+	if code != 1 || !strings.Contains(out, "shard 1 at index 1234: DIFFERENT") || !strings.Contains(out, "shard 2 at index 1234: equal") || !strings.Contains(errs, "replicas of shard 1 are DIFFERENT") {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
+	f = newFake(t)
+	code, out, errs = f.run("checksum", "-o", "json")
+	var r []checksumReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r) != 2 || !r[0].Equal || !r[1].Equal {
+		t.Errorf("exit %d, %s%s, %v", code, out, errs, err)
+	}
+}
+
 func TestFsckFindings(t *testing.T) {
 	f := newFake(t)
 	f.findings[2] = []*canopyv1.FsckFinding{{Invariant: "3", Object: "directory 17", Problem: "nlink is 4, 3 were counted"}}
@@ -155,7 +171,7 @@ func TestBadInputIsOneLine(t *testing.T) {
 		"mdsctl status takes no arguments":             {"status", "x"},
 		`"0" is not a valid shard id`:                  {"checksum", "0"},
 		"there is no shard 9: the cluster has 2":       {"checksum", "9"},
-		"mdsctl checksum wants one SHARD":              {"checksum"},
+		"mdsctl checksum wants one SHARD":              {"checksum", "1", "2"},
 		`"x" is not a valid node id`:                   {"node", "drain", "x"},
 		"there is no node 9: the cluster has 3":        {"node", "drain", "9"},
 		"mdsctl stat wants one PATH":                   {"stat"},

@@ -12,6 +12,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/layoutsvc/policy"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
 )
@@ -205,6 +206,9 @@ func (a *app) setPolicy(ctx context.Context, typed string, words []string) error
 		}
 	}
 	err = a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		if pin := base.ShardID(set.Pin); pin != 0 && cl.ShardInfo(pin) == nil {
+			return cl.UnknownShard(pin)
+		}
 		ensure := func(class *canopyv1.Redundancy) (uint64, error) {
 			if class == nil {
 				return 0, nil

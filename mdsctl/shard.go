@@ -3,6 +3,7 @@ package mdsctl
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -146,11 +147,21 @@ type sumRow struct {
 
 func (a *app) checksumCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "checksum SHARD", Short: "Compare the replicas of a shard byte by byte", Args: oneArg("SHARD"),
+		Use: "checksum [SHARD]", Short: "Compare the replicas of a shard, or of all, byte by byte", Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return oneArg("SHARD")(c, args)
+		},
 		Long: "The shard's holder puts a checksum command into the log; every replica computes SHA-256\nover all keys and values of the shard at just that point. Says \"equal\" or \"DIFFERENT\".\n\n" +
 			"Exit code 1 if they differ or if a replica gave none.",
-		Example: "  mdsctl checksum 1\n  for s in $(mdsctl shard ls -o json | jq '.[].shard'); do mdsctl checksum $s; done",
-		RunE:    func(c *cobra.Command, args []string) error { return a.checksum(c.Context(), args[0]) },
+		Example: "  mdsctl checksum\n  mdsctl checksum 1",
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.checksumAll(c.Context())
+			}
+			return a.checksum(c.Context(), args[0])
+		},
 	}
 }
 
@@ -160,22 +171,51 @@ func (a *app) checksum(ctx context.Context, arg string) error {
 		return err
 	}
 	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
-		index, sums, err := cl.Checksum(ctx, shard)
+		r, verdict, err := checksumOf(ctx, cl, shard)
 		if err != nil {
 			return err
 		}
-		r, missing, different := compareSums(shard, index, sums)
-		if err := a.emit(r, func(t *table) { writeSums(t, r) }); err != nil {
-			return err
-		}
-		switch {
-		case different:
-			return fmt.Errorf("the replicas of shard %v are DIFFERENT: keep their data directories, and rebuild the one that disagrees with the others", shard)
-		case missing > 0:
-			return fmt.Errorf("%d of %d replicas of shard %v gave no checksum: see mdsctl shard ls", missing, len(sums), shard)
-		}
-		return nil
+		return errors.Join(a.emit(r, func(t *table) { writeSums(t, r) }), verdict)
 	})
+}
+
+// checksumAll compares the replicas of every shard: one that cannot be compared
+// does not keep the others from it.
+func (a *app) checksumAll(ctx context.Context) error {
+	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+		rows := []checksumReport{}
+		var failures []error
+		for _, s := range cl.Map().GetShards() {
+			r, verdict, err := checksumOf(ctx, cl, base.ShardID(s.GetShard()))
+			if err == nil {
+				rows = append(rows, r)
+			}
+			failures = append(failures, err, verdict)
+		}
+		err := a.emit(rows, func(t *table) {
+			for _, r := range rows {
+				writeSums(t, r)
+			}
+		})
+		return errors.Join(append(failures, err)...)
+	})
+}
+
+// checksumOf compares the replicas of a shard; verdict says in words what is wrong
+// with them.
+func checksumOf(ctx context.Context, cl *inspect.Cluster, shard base.ShardID) (r checksumReport, verdict, err error) {
+	index, sums, err := cl.Checksum(ctx, shard)
+	if err != nil {
+		return r, nil, err
+	}
+	r, missing, different := compareSums(shard, index, sums)
+	switch {
+	case different:
+		verdict = fmt.Errorf("the replicas of shard %v are DIFFERENT: keep their data directories, and rebuild the one that disagrees with the others", shard)
+	case missing > 0:
+		verdict = fmt.Errorf("%d of %d replicas of shard %v gave no checksum: see mdsctl shard ls", missing, len(sums), shard)
+	}
+	return r, verdict, nil
 }
 
 func compareSums(shard base.ShardID, index uint64, sums []*inspect.ReplicaSum) (r checksumReport, missing int, different bool) {
