@@ -249,6 +249,9 @@ func (b *batch) importActivate(id base.SubtreeID, i *schema.Import, c *canopyv1.
 	if err := b.set(schema.SubtreeKey(b.id, id), &s.Subtree); err != nil {
 		return nil, err
 	}
+	if err := b.endStrangers(s); err != nil {
+		return nil, err
+	}
 	i.State = schema.ImportActive
 	return b.saveImport(id, i)
 }

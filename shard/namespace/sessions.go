@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -105,18 +106,9 @@ func (b *batch) endSessions(clients []base.ClientID, seq base.Seq) (zeros []stri
 		dead[client] = true
 		e := &schema.Ended{EndedNS: b.nowNS, MaxSeq: max(seq, b.m.sessions[client].OpenSeq)}
 		for _, s := range subtrees {
-			w := s.windows[client]
-			if w == nil {
-				continue
+			if err := b.dropWindow(s, client, e); err != nil {
+				return nil, err
 			}
-			e.MaxSeq = max(e.MaxSeq, w.maxSeq())
-			for _, first := range w.keys() {
-				if err := b.w.Delete(schema.ResultsKey(b.id, s.id, client, first)); err != nil {
-					return nil, err
-				}
-			}
-			w.pending = nil
-			delete(s.windows, client)
 		}
 		delete(b.m.sessions, client)
 		if err := b.w.Delete(schema.SessionKey(b.id, client)); err != nil {
@@ -128,19 +120,74 @@ func (b *batch) endSessions(clients []base.ClientID, seq base.Seq) (zeros []stri
 		}
 	}
 	for _, s := range subtrees {
-		b.enter(s)
-		for _, client := range clients {
-			if err := b.unlockClient(client); err != nil {
-				return nil, err
-			}
-		}
-		z, err := b.giveBackAll(dead)
+		z, err := b.endIn(s, clients, dead)
 		if err != nil {
 			return nil, err
 		}
 		zeros = append(zeros, z...)
 	}
 	return zeros, b.forgetEnded()
+}
+
+// dropWindow deletes a client's results in a subtree; what it has used up is noted.
+func (b *batch) dropWindow(s *subtree, client base.ClientID, e *schema.Ended) error {
+	w := s.windows[client]
+	if w == nil {
+		return nil
+	}
+	e.MaxSeq = max(e.MaxSeq, w.maxSeq())
+	for _, first := range w.keys() {
+		if err := b.w.Delete(schema.ResultsKey(b.id, s.id, client, first)); err != nil {
+			return err
+		}
+	}
+	w.pending = nil
+	delete(s.windows, client)
+	return nil
+}
+
+// endIn gives back what clients have locked and reserved in a subtree.
+func (b *batch) endIn(s *subtree, clients []base.ClientID, dead map[base.ClientID]bool) (zeros []string, err error) {
+	b.enter(s)
+	for _, client := range clients {
+		if err := b.unlockClient(client); err != nil {
+			return nil, err
+		}
+	}
+	return b.giveBackAll(dead)
+}
+
+// endStrangers ends in a subtree that has come what clients have there whose sessions
+// ended at this shard since its last batch: nobody else would, and their locks would
+// stay for ever (PROTOCOLS C5, E5).
+func (b *batch) endStrangers(s *subtree) error {
+	dead := map[base.ClientID]bool{}
+	for client := range s.windows {
+		dead[client] = b.m.sessions[client] == nil
+	}
+	for client := range s.locked {
+		dead[client] = b.m.sessions[client] == nil
+	}
+	maps.DeleteFunc(dead, func(_ base.ClientID, gone bool) bool { return !gone })
+	if len(dead) == 0 {
+		return nil
+	}
+	clients := slices.Sorted(maps.Keys(dead))
+	for _, client := range clients {
+		e := b.m.ended[client]
+		if e == nil {
+			e = &schema.Ended{EndedNS: b.nowNS}
+			b.m.ended[client] = e
+		}
+		if err := b.dropWindow(s, client, e); err != nil {
+			return err
+		}
+		if err := b.set(schema.EndedKey(b.id, client), e); err != nil {
+			return err
+		}
+	}
+	_, err := b.endIn(s, clients, dead)
+	return err
 }
 
 func (b *batch) sortedSubtrees() []*subtree {
