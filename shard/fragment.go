@@ -32,14 +32,15 @@ type FragmentMap []Fragment
 func Whole(subtree base.SubtreeID) FragmentMap { return FragmentMap{{Subtree: subtree}} }
 
 // Find returns the fragment that h falls into.
-func (m FragmentMap) Find(h Hash) Fragment {
-	i, found := slices.BinarySearchFunc(m, h.Border(), func(f Fragment, b uint32) int {
-		return int(int64(f.Lo) - int64(b))
-	})
+func (m FragmentMap) Find(h Hash) Fragment { return m[m.at(h.Border())] }
+
+// at returns the index of the fragment that the border hash b falls into.
+func (m FragmentMap) at(b uint32) int {
+	i, found := slices.BinarySearchFunc(m, b, func(f Fragment, b uint32) int { return int(int64(f.Lo) - int64(b)) })
 	if !found {
 		i--
 	}
-	return m[i]
+	return i
 }
 
 // Home returns the subtree of the first fragment: the directory's own, which its
@@ -79,13 +80,10 @@ func (m FragmentMap) Range(i int) Range {
 }
 
 // At returns the range of the fragment that the border hash b falls into.
-func (m FragmentMap) At(b uint32) Range {
-	i, found := slices.BinarySearchFunc(m, b, func(f Fragment, b uint32) int { return int(int64(f.Lo) - int64(b)) })
-	if !found {
-		i--
-	}
-	return m.Range(i)
-}
+func (m FragmentMap) At(b uint32) Range { return m.Range(m.at(b)) }
+
+// Of returns the subtree that holds the names with the border hash b.
+func (m FragmentMap) Of(b uint32) base.SubtreeID { return m[m.at(b)].Subtree }
 
 // In returns the ranges that lie in subtree.
 func (m FragmentMap) In(subtree base.SubtreeID) (all []Range) {

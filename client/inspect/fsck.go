@@ -8,6 +8,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/edge"
 )
 
@@ -133,11 +134,14 @@ func (c *Cluster) shardEdges(ctx context.Context, shard uint64, only map[base.Su
 	})
 }
 
-func edgeOf(shard uint64, m *canopyv1.FsckEdge) edge.Edge {
+func edgeOf(at uint64, m *canopyv1.FsckEdge) edge.Edge {
 	e := edge.Edge{
-		Kind: edge.Kind(m.GetKind()), Shard: base.ShardID(shard), Subtree: base.SubtreeID(m.GetSubtree()), Epoch: base.Epoch(m.GetEpoch()),
+		Kind: edge.Kind(m.GetKind()), Shard: base.ShardID(at), Subtree: base.SubtreeID(m.GetSubtree()), Epoch: base.Epoch(m.GetEpoch()),
 		Ino: base.Ino(m.GetIno()), Dir: base.Ino(m.GetDir()), To: base.SubtreeID(m.GetTo()), Top: base.Ino(m.GetTop()),
-		Name: m.GetName(), Count: m.GetCount(), Lists: m.GetLists(),
+		Name: m.GetName(), Border: m.GetBorder(), Count: m.GetCount(), Lists: m.GetLists(), Sum: m.GetSum(),
+	}
+	for _, f := range m.GetFragments() {
+		e.Fragments = append(e.Fragments, shard.Fragment{Lo: f.GetLo(), Subtree: base.SubtreeID(f.GetSubtree())})
 	}
 	for _, dir := range m.GetListed() {
 		e.Listed = append(e.Listed, base.Ino(dir))

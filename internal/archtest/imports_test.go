@@ -40,7 +40,7 @@ var rules = []rule{
 
 	{"shard/schema", with(level0, []string{"shard"}), "level 1"},
 	{"shard/memkv", with(level0, []string{"shard", "shard/schema"}), "level 1: the view of keys in memory, for tests"},
-	{"shard/edge", with(level0, nil), "level 1: pure; what shards and tools say of the borders of subtrees"},
+	{"shard/edge", with(level0, []string{"shard"}), "level 1: pure; what shards and tools say of the borders of subtrees"},
 	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/edge", "shard/memkv", "layoutsvc/policy"}), "level 2"},
 	{"shard/txn", with(level0, []string{"shard", "shard/schema"}), "level 2"},
 	{"shard/migrate", with(level0, []string{"shard", "shard/schema"}), "level 2"},

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 )
 
 // Kind says what an edge is.
@@ -27,6 +28,7 @@ const (
 	Name    Kind = 4 // a name in Dir of the de-inlined inode Ino, whose record is in To
 	Record  Kind = 5 // a de-inlined inode with Count names in other subtrees, in directories Listed
 	Forward Kind = 6 // Count directories were carved out into To
+	Copy    Kind = 7 // a header of the split directory Ino, or one that a merge left behind: there are others
 )
 
 // Edge is one of them. Shard and Subtree are where it was found.
@@ -39,15 +41,24 @@ type Edge struct {
 	Dir     base.Ino       // Down, Name: the name's directory; Up: the parent, as the header says
 	To      base.SubtreeID // Down: of Ino; Up: of the parent; Name: of the record; Forward
 	// Top is the directory of the own subtree that is above all others on the way up
-	// from Dir (Down): the subtree's root, or one that an Up edge is about. 0: none,
-	// the way is a circle.
+	// from Dir (Down), or from Ino (Copy): the subtree's root, or one that an Up edge is
+	// about. 0: none, the way is a circle.
 	Top    base.Ino
 	Name   []byte // Down, Up
+	Border uint32 // Down, Up: border bits of Name's hash
 	Count  int64  // Record, Forward
 	Listed []base.Ino
 	// Lists: Listed counts: a shard of an older format has no lists.
 	Lists bool
+	// Fragments is the map of a Copy. The first one's subtree is the directory's home;
+	// a Copy is right about the ranges that it has in its own subtree.
+	Fragments shard.FragmentMap
+	// Sum is over what all copies of a directory have in common (Copy).
+	Sum uint64
 }
+
+// home reports whether a Copy is the one that the directory's name leads to.
+func (e Edge) home() bool { return e.Fragments.Home() == e.Subtree }
 
 // Finding is a violated invariant; Subtrees are those that it is about.
 type Finding struct {
@@ -61,8 +72,8 @@ type Finding struct {
 // Result is what Join found.
 type Result struct {
 	Findings []Finding
-	// Hints are edges that name a subtree that the directory has left; a forward
-	// leads on from there.
+	// Hints are edges that name a subtree that the directory, or the name, has left; a
+	// forward, or a copy of the parent's header, leads on from there.
 	Hints []Edge
 }
 
@@ -79,6 +90,7 @@ type joiner struct {
 	names    map[inoIn][]Edge
 	records  map[inoIn]Edge
 	forwards map[base.SubtreeID][]base.SubtreeID
+	copies   map[base.Ino][]Edge
 	// known bounds what is looked at: edges to other subtrees are passed over. nil:
 	// all of them.
 	known map[base.SubtreeID]bool
@@ -94,7 +106,8 @@ func JoinWithin(edges []Edge, known map[base.SubtreeID]bool) Result { return joi
 func join(edges []Edge, known map[base.SubtreeID]bool) Result {
 	j := &joiner{
 		owners: map[base.SubtreeID][]Edge{}, down: map[base.Ino][]Edge{}, up: map[base.Ino][]Edge{},
-		names: map[inoIn][]Edge{}, records: map[inoIn]Edge{}, forwards: map[base.SubtreeID][]base.SubtreeID{}, known: known,
+		names: map[inoIn][]Edge{}, records: map[inoIn]Edge{}, forwards: map[base.SubtreeID][]base.SubtreeID{},
+		copies: map[base.Ino][]Edge{}, known: known,
 	}
 	for _, e := range edges {
 		switch e.Kind {
@@ -111,10 +124,17 @@ func join(edges []Edge, known map[base.SubtreeID]bool) Result {
 			j.records[inoIn{e.Subtree, e.Ino}] = e
 		case Forward:
 			j.forwards[e.Subtree] = append(j.forwards[e.Subtree], e.To)
+		case Copy:
+			if err := e.Fragments.Check(); err != nil {
+				j.find("5", e, []base.SubtreeID{e.Subtree}, "its %v", err)
+				continue
+			}
+			j.copies[e.Ino] = append(j.copies[e.Ino], e)
 		}
 	}
 	j.checkOwners()
 	j.checkForwards(edges)
+	j.checkCopies()
 	j.checkDirectories()
 	j.checkWays()
 	j.checkLinks()
@@ -145,14 +165,19 @@ func (j *joiner) checkForwards(edges []Edge) {
 	}
 }
 
-// leads tells whether forwards lead from one subtree to another.
-func (j *joiner) leads(from, to base.SubtreeID) bool {
+// leads tells whether who looks for a name, with a border hash, of directory dir in
+// one subtree is led to another, by forwards or by copies of the directory's header.
+func (j *joiner) leads(from, to base.SubtreeID, dir base.Ino, border uint32) bool {
 	seen := map[base.SubtreeID]bool{from: true}
 	for next := []base.SubtreeID{from}; len(next) > 0; next = next[1:] {
 		if next[0] == to {
 			return true
 		}
-		for _, s := range j.forwards[next[0]] {
+		ways := j.forwards[next[0]]
+		if c := j.copyIn(dir, next[0]); c != nil {
+			ways = append(slices.Clone(ways), c.Fragments.Of(border))
+		}
+		for _, s := range ways {
 			if !seen[s] {
 				seen[s] = true
 				next = append(next, s)
@@ -209,7 +234,7 @@ func (j *joiner) checkName(ino base.Ino, d Edge) {
 
 // hint notes an edge that names a subtree of before.
 func (j *joiner) hint(e Edge, from, to base.SubtreeID, about []base.SubtreeID, format string, args ...any) {
-	if j.leads(from, to) {
+	if j.leads(from, to, e.Dir, e.Border) {
 		j.Hints = append(j.Hints, e)
 		return
 	}
@@ -227,9 +252,10 @@ func (j *joiner) checkWays() {
 			}
 		}
 	}
+	j.copiesBelowHomes(above)
 	good := map[inoIn]bool{}
 	for id, owners := range j.owners {
-		if root := owners[0].Ino; !j.isUp(id, root) {
+		if root := owners[0].Ino; !j.isUp(id, root) && !j.stray(id, root) {
 			good[inoIn{id, root}] = true // as "/"
 		}
 	}
@@ -243,7 +269,7 @@ func (j *joiner) checkWays() {
 			}
 			next, there := above[at]
 			if !there {
-				ok = at.ino != 0 && !j.complete() || j.unnamed(at) // said already, or not known
+				ok = at.ino != 0 && !j.complete() || j.unnamed(at) || j.stray(at.subtree, at.ino) // said already, or not known
 				break
 			}
 			way = append(way, at)
@@ -254,6 +280,9 @@ func (j *joiner) checkWays() {
 				good[x] = true
 			}
 			continue
+		}
+		if len(j.up[head.ino]) == 0 {
+			continue // a copy: said of its home
 		}
 		u := j.up[head.ino][0]
 		j.find("2", u, []base.SubtreeID{u.Subtree, u.To}, "not below the root: its ancestors make a cycle or end in nothing")

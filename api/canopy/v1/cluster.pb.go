@@ -1057,14 +1057,17 @@ func (x *ShardStatus) GetReadOnly() string {
 }
 
 type SubtreeStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Subtree       uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	RootIno       uint64                 `protobuf:"varint,3,opt,name=root_ino,json=rootIno,proto3" json:"root_ino,omitempty"`
-	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	Files         uint64                 `protobuf:"varint,5,opt,name=files,proto3" json:"files,omitempty"`
-	Directories   uint64                 `protobuf:"varint,6,opt,name=directories,proto3" json:"directories,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,160,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Subtree     uint64                 `protobuf:"varint,1,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Epoch       uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	RootIno     uint64                 `protobuf:"varint,3,opt,name=root_ino,json=rootIno,proto3" json:"root_ino,omitempty"`
+	State       string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	Files       uint64                 `protobuf:"varint,5,opt,name=files,proto3" json:"files,omitempty"`
+	Directories uint64                 `protobuf:"varint,6,opt,name=directories,proto3" json:"directories,omitempty"`
+	Bytes       uint64                 `protobuf:"varint,160,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The fragments of the root, as this subtree knows them, if it is one of several
+	// or was one.
+	Fragments     []*Fragment `protobuf:"bytes,161,rep,name=fragments,proto3" json:"fragments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1146,6 +1149,13 @@ func (x *SubtreeStatus) GetBytes() uint64 {
 		return x.Bytes
 	}
 	return 0
+}
+
+func (x *SubtreeStatus) GetFragments() []*Fragment {
+	if x != nil {
+		return x.Fragments
+	}
+	return nil
 }
 
 type ChecksumRequest struct {
@@ -1800,6 +1810,9 @@ type FsckEdge struct {
 	Count         int64                  `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
 	Listed        []uint64               `protobuf:"varint,10,rep,packed,name=listed,proto3" json:"listed,omitempty"`
 	Lists         bool                   `protobuf:"varint,11,opt,name=lists,proto3" json:"lists,omitempty"`
+	Fragments     []*Fragment            `protobuf:"bytes,160,rep,name=fragments,proto3" json:"fragments,omitempty"`
+	Sum           uint64                 `protobuf:"fixed64,161,opt,name=sum,proto3" json:"sum,omitempty"`
+	Border        uint32                 `protobuf:"varint,162,opt,name=border,proto3" json:"border,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1909,6 +1922,27 @@ func (x *FsckEdge) GetLists() bool {
 		return x.Lists
 	}
 	return false
+}
+
+func (x *FsckEdge) GetFragments() []*Fragment {
+	if x != nil {
+		return x.Fragments
+	}
+	return nil
+}
+
+func (x *FsckEdge) GetSum() uint64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetBorder() uint32 {
+	if x != nil {
+		return x.Border
+	}
+	return 0
 }
 
 type DrainRequest struct {
@@ -2459,7 +2493,7 @@ var File_api_canopy_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1bapi/canopy/v1/cluster.proto\x12\tcanopy.v1\"6\n" +
+	"\x1bapi/canopy/v1/cluster.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\"6\n" +
 	"\x0fWatchMapRequest\x12#\n" +
 	"\rhave_revision\x18\x01 \x01(\x04R\fhaveRevision\"\x9e\x02\n" +
 	"\fPlacementMap\x12\x18\n" +
@@ -2553,7 +2587,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05error\x18\x11 \x01(\tR\x05error\x12\x18\n" +
 	"\amembers\x18\x12 \x03(\x04R\amembers\x12#\n" +
 	"\rwaiting_bytes\x18[ \x01(\x04R\fwaitingBytes\x12\x1b\n" +
-	"\tread_only\x18Z \x01(\tR\breadOnly\"\xbf\x01\n" +
+	"\tread_only\x18Z \x01(\tR\breadOnly\"\xf3\x01\n" +
 	"\rSubtreeStatus\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
@@ -2561,7 +2595,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x14\n" +
 	"\x05files\x18\x05 \x01(\x04R\x05files\x12 \n" +
 	"\vdirectories\x18\x06 \x01(\x04R\vdirectories\x12\x15\n" +
-	"\x05bytes\x18\xa0\x01 \x01(\x04R\x05bytes\"'\n" +
+	"\x05bytes\x18\xa0\x01 \x01(\x04R\x05bytes\x122\n" +
+	"\tfragments\x18\xa1\x01 \x03(\v2\x13.canopy.v1.FragmentR\tfragments\"'\n" +
 	"\x0fChecksumRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\"l\n" +
 	"\x10ChecksumResponse\x12\x14\n" +
@@ -2611,7 +2646,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\bproblems\x18\t \x01(\x04R\bproblems\x12\x14\n" +
 	"\x05error\x18\n" +
 	" \x01(\rR\x05error\x12(\n" +
-	"\x04edge\x18\xa0\x01 \x01(\v2\x13.canopy.v1.FsckEdgeR\x04edge\"\xec\x01\n" +
+	"\x04edge\x18\xa0\x01 \x01(\v2\x13.canopy.v1.FsckEdgeR\x04edge\"\xcc\x02\n" +
 	"\bFsckEdge\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
@@ -2624,7 +2659,10 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05count\x18\t \x01(\x03R\x05count\x12\x16\n" +
 	"\x06listed\x18\n" +
 	" \x03(\x04R\x06listed\x12\x14\n" +
-	"\x05lists\x18\v \x01(\bR\x05lists\"\"\n" +
+	"\x05lists\x18\v \x01(\bR\x05lists\x122\n" +
+	"\tfragments\x18\xa0\x01 \x03(\v2\x13.canopy.v1.FragmentR\tfragments\x12\x11\n" +
+	"\x03sum\x18\xa1\x01 \x01(\x06R\x03sum\x12\x17\n" +
+	"\x06border\x18\xa2\x01 \x01(\rR\x06border\"\"\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
 	"\rDrainResponse\"\x0f\n" +
@@ -2719,6 +2757,7 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*RemoveNodeResponse)(nil),      // 32: canopy.v1.RemoveNodeResponse
 	(*GrantInspectionRequest)(nil),  // 33: canopy.v1.GrantInspectionRequest
 	(*GrantInspectionResponse)(nil), // 34: canopy.v1.GrantInspectionResponse
+	(*Fragment)(nil),                // 35: canopy.v1.Fragment
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -2729,41 +2768,43 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	4,  // 5: canopy.v1.ShardInfo.initial:type_name -> canopy.v1.ReplicaInfo
 	11, // 6: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
 	12, // 7: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
-	19, // 8: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
-	22, // 9: canopy.v1.FsckFinding.edge:type_name -> canopy.v1.FsckEdge
-	3,  // 10: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
-	3,  // 11: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
-	0,  // 12: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
-	7,  // 13: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
-	9,  // 14: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
-	13, // 15: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
-	15, // 16: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
-	17, // 17: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
-	20, // 18: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
-	23, // 19: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
-	25, // 20: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
-	27, // 21: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
-	29, // 22: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
-	31, // 23: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
-	33, // 24: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
-	1,  // 25: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 26: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 27: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 28: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 29: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 30: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 31: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	24, // 32: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	26, // 33: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	28, // 34: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
-	30, // 35: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
-	32, // 36: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
-	34, // 37: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
-	25, // [25:38] is the sub-list for method output_type
-	12, // [12:25] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	35, // 8: canopy.v1.SubtreeStatus.fragments:type_name -> canopy.v1.Fragment
+	19, // 9: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
+	22, // 10: canopy.v1.FsckFinding.edge:type_name -> canopy.v1.FsckEdge
+	35, // 11: canopy.v1.FsckEdge.fragments:type_name -> canopy.v1.Fragment
+	3,  // 12: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
+	3,  // 13: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
+	0,  // 14: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
+	7,  // 15: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
+	9,  // 16: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
+	13, // 17: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
+	15, // 18: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
+	17, // 19: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
+	20, // 20: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
+	23, // 21: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
+	25, // 22: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
+	27, // 23: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
+	29, // 24: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
+	31, // 25: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
+	33, // 26: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
+	1,  // 27: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 28: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 29: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 30: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 31: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 32: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 33: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	24, // 34: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	26, // 35: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	28, // 36: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
+	30, // 37: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
+	32, // 38: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
+	34, // 39: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_cluster_proto_init() }
@@ -2771,6 +2812,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 	if File_api_canopy_v1_cluster_proto != nil {
 		return
 	}
+	file_api_canopy_v1_common_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
