@@ -245,6 +245,9 @@ func (b *batch) setACL(op *canopyv1.Op, place *canopyv1.Place, name, value []byt
 		return nil, err
 	}
 	o, err := b.resolve(place)
+	if err == nil {
+		err = b.changesAllOf(o)
+	}
 	if err != nil {
 		return nil, err
 	}

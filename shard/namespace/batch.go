@@ -34,6 +34,9 @@ type batch struct {
 	counted  []*subtree   // with changed counters
 	accounts []account    // with changed quotas
 	buf      []byte       // scratch of set
+	// deciding: the operation runs as the decision of a transaction, which changes the
+	// other fragments of a split directory as it changes the first one.
+	deciding bool
 }
 
 type openWindow struct {
@@ -116,8 +119,8 @@ func (b *batch) set(key []byte, v value) error {
 // enter makes the subtree the one that the following operation works on.
 func (b *batch) enter(s *subtree) {
 	b.sub = s
-	b.subtree, b.epoch, b.root, b.quotas, b.carve = s.id, s.Epoch, s.Root, len(s.quotas) > 0, s.Carve
-	b.locks.any = s.Intents > 0
+	b.in(s.id, &s.Subtree)
+	b.quotas = len(s.quotas) > 0
 }
 
 // run applies one command and returns its encoded result.

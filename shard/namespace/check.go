@@ -81,13 +81,12 @@ func (m *Machine) CheckEdges(r shard.Reader, only map[base.SubtreeID]bool, repor
 		s := states[id]
 		edges = append(edges, edge.Edge{Kind: edge.Subtree, Shard: m.cfg.Shard, Subtree: id, Epoch: s.Epoch, Ino: s.Root})
 		c := &checker{
-			view: view{
-				r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
-			},
+			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, locks: locks{bypassed: true}},
 			report: report, sum: &all,
 			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, named: map[base.Ino][]base.Ino{}, orphans: map[base.Ino]bool{},
 			locks: map[clientLocks]bool{}, carved: map[base.Ino]bool{}, elsewhere: map[base.Ino]int64{}, listed: map[base.Ino][]base.Ino{},
 		}
+		c.in(id, &s)
 		if err := c.run(); err != nil {
 			return nil, all, err
 		}

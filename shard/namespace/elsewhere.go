@@ -19,6 +19,9 @@ type elsewhere struct {
 	// forward: the directory was carved out of the subtree that was asked
 	// (PROTOCOLS E7). Nil: subtree is what a dentry, a header or a relocation says.
 	forward *schema.Forward
+	// split: the directory ino is split, and subtree has the name, or is its home.
+	split *splitOff
+	met   bool // the operation is addressed by something else
 	// place is where an inode is in subtree that was addressed by its place; nil: ino
 	// is a directory, or something else that the operation met.
 	place *canopyv1.Place
@@ -31,13 +34,25 @@ func (e *elsewhere) Error() string {
 // redirect returns the answer that sends the client to where that is which op
 // addresses. Nil: op met ino on its way, which no redirect would help.
 func (e *elsewhere) redirect(op *canopyv1.Op) *canopyv1.Result {
-	addressed := e.place != nil || e.forward != nil && uint64(e.ino) == op.Dir()
-	if !addressed {
+	addressed := e.place != nil || (e.forward != nil || e.split != nil) && uint64(e.ino) == op.Dir()
+	if !addressed || e.met {
 		return nil
 	}
+	r := e.moved()
+	if e.split != nil && e.place == nil {
+		r.Redirect.Subtree = uint64(e.split.holderOf(op))
+	}
+	return r
+}
+
+// moved is the answer that tells where that is which was asked for.
+func (e *elsewhere) moved() *canopyv1.Result {
 	r := &canopyv1.Redirect{Subtree: uint64(e.subtree)}
 	if e.forward != nil {
 		r.Shard, r.Epoch, r.Dir = uint64(e.forward.Shard), uint64(e.forward.Epoch), uint64(e.ino)
+	}
+	if e.split != nil {
+		r.Dir, r.Fragments = uint64(e.ino), e.split.fragments.Proto()
 	}
 	return &canopyv1.Result{Error: uint32(fserr.Moved), Redirect: r, Place: e.place}
 }
@@ -135,8 +150,9 @@ func (v *view) viewIn(subtree base.SubtreeID) (*view, error) {
 	if err != nil || s == nil {
 		return nil, err
 	}
-	return &view{r: v.r, id: v.id, hash: v.hash, subtree: subtree, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
-		locks: locks{any: s.Intents > 0, past: v.locks.past}}, nil
+	there := &view{r: v.r, id: v.id, hash: v.hash, locks: locks{past: v.locks.past}}
+	there.in(subtree, s)
+	return there, nil
 }
 
 // holderView is viewIn for the holder's own work: MovedError if the subtree is not
@@ -205,7 +221,7 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 	var ids []base.SubtreeID
 	moves := fnv.New64a()
 	err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
-		fmt.Fprintln(moves, id, s.Epoch, s.State, s.ToShard, s.Carve)
+		fmt.Fprintln(moves, id, s.Epoch, s.State, s.ToShard, s.Carve, s.Hidden)
 		if s.State == schema.Active || s.State == schema.Frozen {
 			ids = append(ids, id)
 		}
@@ -229,9 +245,11 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 		if c.Dir == 0 || dirAt != 0 {
 			continue
 		}
-		switch _, err := v.directory(base.Ino(c.Dir)); {
+		switch d, err := v.directory(base.Ino(c.Dir)); {
 		case err == nil:
-			dirAt, dirEpoch = id, v.epoch
+			if dirAt = d.Fragments.Home(); dirAt == id {
+				dirEpoch = v.epoch
+			}
 		case err != fserr.Stale && !isElsewhere(err):
 			return nil, err
 		}
@@ -277,7 +295,10 @@ func (v *view) locateNumber(ino base.Ino, out *canopyv1.Result) (bool, error) {
 	case err != nil:
 		return false, err
 	case o.isDir():
-		out.Attr = stub(ino, schema.TypeDir, v.subtree)
+		out.Attr = stub(ino, schema.TypeDir, o.dir.Fragments.Home())
+		if !o.dir.isHome() {
+			return true, nil
+		}
 	default:
 		out.Attr, out.Place = stub(ino, 0, v.subtree), o.place()
 	}

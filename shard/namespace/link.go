@@ -25,7 +25,7 @@ func link(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	d, p, err := b.newName(who, base.Ino(c.Dir), c.Name)
 	if err != nil {
-		return nil, err
+		return nil, met(err)
 	}
 	switch {
 	case o.isDir():
@@ -225,6 +225,9 @@ func rmdir(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	}
 	if !o.isDir() {
 		return nil, fserr.NotDir
+	}
+	if err := b.removesAll(o); err != nil {
+		return nil, err
 	}
 	if o.dir.Entries > 0 {
 		return nil, fserr.NotEmpty

@@ -137,6 +137,9 @@ func (m *Machine) QueryPast(r shard.Reader, op *canopyv1.Op, undecided map[schem
 		}
 		if there != nil {
 			result, err = handler(there, op.At(e.place))
+			if next, ok := err.(*elsewhere); ok && next.place == nil && uint64(next.ino) == e.place.Dir {
+				err = next.at(e.place)
+			}
 		}
 	}
 	if result, err = outcome(op, result, err); err != nil {
@@ -161,8 +164,9 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
 		return nil, redirect, nil
 	}
-	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: id, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve,
-		locks: locks{any: s.Intents > 0}}, nil, nil
+	v := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash}
+	v.in(id, s)
+	return v, nil, nil
 }
 
 // route returns how an operation is refused that s, the state of its subtree

@@ -67,7 +67,9 @@ func (m *Machine) viewIn(r shard.Reader, subtree base.SubtreeID) (*view, error) 
 			return nil, err
 		}
 	}
-	return &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, subtree: subtree, epoch: s.Epoch, root: s.Root, quotas: s.Quotas > 0, carve: s.Carve}, nil
+	v := &view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, locks: locks{bypassed: true}}
+	v.in(subtree, s)
+	return v, nil
 }
 
 // hasForwards reports whether something was carved out of the subtree, or is about

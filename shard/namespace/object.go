@@ -136,20 +136,29 @@ func addressed(o *object, err error) (*object, error) {
 }
 
 // entryAt looks for a name in dir without reading the header when the first
-// position answers.
+// position answers, unless names are stored that do not count.
 func (v *view) entryAt(dir base.Ino, name []byte) (entry, error) {
 	if err := v.carvedOut(dir); err != nil {
 		return entry{}, err
 	}
-	s, err := v.probe(v.r.Get, dir, name)
-	if err != nil || s.found() {
-		return s.entry, err
+	var s slot
+	if !v.hides {
+		var err error
+		if s, err = v.probe(v.r.Get, dir, name); err != nil || s.found() {
+			return s.entry, err
+		}
 	}
 	d, err := v.directory(dir)
-	if err != nil {
-		return entry{}, err
+	if err == nil {
+		err = v.owns(d, name)
 	}
-	if d.Displaced > 0 {
+	if err != nil {
+		return entry{}, named(err, name)
+	}
+	switch {
+	case v.hides:
+		s, err = v.find(d, name)
+	case d.Displaced > 0:
 		s, err = v.findDisplaced(d, name, s)
 	}
 	return s.entry, err
@@ -308,10 +317,19 @@ func (v *view) inodeAttr(n *schema.Inode) *canopyv1.Attr {
 // dirBlocks is what stat shows of a directory in 512-byte units.
 const dirBlocks = 8
 
+// dirAttr returns what stat shows of a directory; of a split one what this fragment
+// adds to that.
 func (v *view) dirAttr(d *directory) *canopyv1.Attr {
-	return &canopyv1.Attr{
+	a := &canopyv1.Attr{
 		Ino: uint64(d.Ino), Mode: d.Mode, Nlink: d.Nlink(), Uid: d.UID, Gid: d.GID, Size: d.Entries, Blocks: dirBlocks,
 		AtimeNs: d.AtimeNS, MtimeNs: d.MtimeNS, CtimeNs: d.CtimeNS, BtimeNs: d.BtimeNS, Version: d.Version,
-		Subtree: uint64(d.Fragments[0].Subtree), Epoch: uint64(d.epoch), Acls: aclKinds(d.ACL, d.DefaultACL),
+		Subtree: uint64(d.Fragments.Home()), Epoch: uint64(d.epoch), Acls: aclKinds(d.ACL, d.DefaultACL),
 	}
+	if d.split() {
+		a.Fragments = d.Fragments.Proto()
+		if !d.isHome() {
+			a.Epoch = 0 // of home, which this one does not know
+		}
+	}
+	return a
 }

@@ -113,6 +113,9 @@ func setPolicy(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if d.Removed {
 		return nil, fserr.NotFound
 	}
+	if err := b.changesAll(d); err != nil {
+		return nil, err
+	}
 	set := b.sub.policies.set
 	next, err := policy.Merge(set[d.Ino], c.Set, c.Clear)
 	switch {
@@ -210,12 +213,19 @@ func getPolicy(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !d.isHome() {
+		return nil, v.atHome(d)
+	}
 	path, err := v.pathUp(d)
 	if err != nil {
 		return nil, err
 	}
 	out := &canopyv1.Result{}
-	if top := path[len(path)-1]; top.ParentSubtree != v.subtree {
+	top := path[len(path)-1]
+	switch {
+	case !top.isHome(): // the subtree of a fragment: its home knows where it is
+		out.Place, out.Attr = &canopyv1.Place{Ino: uint64(top.Ino)}, stub(top.Ino, schema.TypeDir, top.Fragments.Home())
+	case top.ParentSubtree != v.subtree:
 		// The subtree's root has what it inherited; the paths begin there.
 		out.Place = &canopyv1.Place{Ino: uint64(top.Ino), Dir: uint64(top.Parent), Name: top.Name}
 		out.Attr = stub(top.Parent, schema.TypeDir, top.ParentSubtree)
@@ -244,7 +254,7 @@ func allPolicies(v *view) (*canopyv1.Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		if d.Removed {
+		if d.Removed || !d.isHome() { // what a fragment has is what it inherits
 			continue
 		}
 		path, err := v.pathUp(d)
@@ -292,15 +302,16 @@ func (v *view) pathUp(d *directory) ([]*directory, error) {
 
 // above returns the directory that d inherits from: its parent, or the subtree's
 // root if the parent lies in another subtree. A subtree's root says what holds
-// there, also what it inherited when it was made one.
+// there, also what it inherited when it was made one; so does one that is a copy of a
+// split directory's header, or what is left of that.
 func (v *view) above(d *directory) (*directory, error) {
-	if d.ParentSubtree == v.subtree {
-		up, err := v.directory(d.Parent)
+	if d.ParentSubtree == v.subtree && d.isHome() {
+		up, err := v.headerIn(v.subtree, d.Parent)
 		if !isElsewhere(err) {
 			return up, err
 		}
 	}
-	return v.directory(v.root)
+	return v.headerIn(v.subtree, v.root)
 }
 
 // pathText returns the path of the first of directories as of pathUp.

@@ -20,6 +20,9 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		r.Attr = v.dirAttr(d)
 		return r, nil
 	case isDotDot(c.Name):
+		if !d.isHome() {
+			return nil, v.atHome(d)
+		}
 		r.Attr, err = v.dirAttrIn(d.ParentSubtree, d.Parent)
 		return r, err
 	}
@@ -94,6 +97,9 @@ func access(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 // parent answers where a directory is, and its parent's attributes.
 func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	d, err := v.directory(base.Ino(op.GetParent().Dir))
+	if err == nil && !d.isHome() {
+		err = v.atHome(d)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,8 @@ func setQuota(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.NotFound
 	case q == nil && b.sub.id != base.RootSubtree:
 		return refuse(fserr.NotSupported, "it lies in a subtree of its own: quotas are of the root's subtree alone")
+	case d.split():
+		return refuse(fserr.NotSupported, "it is split: its names lie in several subtrees, and a quota counts one")
 	case c.MaxBytes == 0 && c.MaxInodes == 0 || max(c.MaxBytes, c.MaxInodes) > schema.MaxFileSize:
 		return nil, fserr.Invalid
 	}

@@ -4,6 +4,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -18,7 +19,8 @@ const (
 )
 
 // readDir lists names behind a cookie, in the order of their hashes. A listing
-// shows the names of its mark: what appeared later is skipped (PROTOCOLS F3).
+// shows the names of its mark: what appeared later is skipped (PROTOCOLS F3). Of a
+// split directory it goes to the end of the fragment.
 func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	c := op.GetReadDir()
 	d, err := v.directory(base.Ino(c.Dir))
@@ -31,6 +33,10 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if c.Cookie > uint64(schema.LastCookie) {
 		return nil, fserr.Invalid
 	}
+	first, last, err := v.span(d, c)
+	if err != nil {
+		return nil, err
+	}
 	if err := v.namesLocked(d.Ino); err != nil {
 		return nil, err
 	}
@@ -39,11 +45,11 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if p.mark == 0 {
 		p.mark = d.Appeared
 	}
-	r := &canopyv1.Result{DirAttr: v.dirAttr(d), Mark: p.mark, Eof: true}
-	if c.Cookie == uint64(schema.LastCookie) {
+	r := &canopyv1.Result{DirAttr: v.dirAttr(d), Mark: p.mark, Eof: true, Through: uint64(last)}
+	if c.Cookie == uint64(schema.LastCookie) || first > last {
 		return r, nil
 	}
-	err = v.scanEntries(d.Ino, base.Cookie(c.Cookie)+1, schema.LastCookie, func(at base.Cookie, value []byte) (bool, error) {
+	err = v.scanEntries(d.Ino, first, last, func(at base.Cookie, value []byte) (bool, error) {
 		e, err := schema.DecodeDentry(value)
 		if err != nil {
 			return false, err
@@ -52,7 +58,7 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 			return true, nil
 		}
 		if !p.take(len(e.Name)) {
-			r.Eof = false
+			r.Eof, r.Through = false, 0
 			return false, nil
 		}
 		r.Entries = append(r.Entries, v.dirEntry(e, at, c.Plus))
@@ -62,6 +68,28 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return r, err
 	}
 	return r, v.fillAttrs(r.Entries, c.ResolveLinks)
+}
+
+// nextPosition returns the position behind a cookie.
+func nextPosition(cookie uint64) base.Cookie {
+	return min(base.Cookie(cookie), schema.LastCookie-1) + 1
+}
+
+// span returns the positions that a page is of: from the one behind the cookie to the
+// end of the fragment, or to what was asked for.
+func (v *view) span(d *directory, c *canopyv1.ReadDirCall) (first, last base.Cookie, err error) {
+	first, last = nextPosition(c.Cookie), schema.LastCookie
+	if d.split() {
+		h := shard.HashOf(first)
+		if !d.Fragments.Has(v.subtree, h) {
+			return 0, 0, v.atHome(d)
+		}
+		last = d.Fragments.At(h.Border()).Last()
+	}
+	if c.Last > 0 {
+		last = min(last, base.Cookie(c.Last))
+	}
+	return first, last, nil
 }
 
 // page is the budget of one page.

@@ -89,6 +89,9 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 		return nil, err
 	}
 	if m.dst, err = b.searchable(who, base.Ino(c.DstDir)); err != nil {
+		if c.DstDir != c.SrcDir {
+			err = met(err)
+		}
 		return nil, err
 	}
 	if m.srcSlot, err = b.named(m.src, c.SrcName); err != nil {
@@ -98,7 +101,7 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 		return nil, fserr.NotFound
 	}
 	if m.dstSlot, err = b.namedNew(m.dst, c.DstName); err != nil {
-		return nil, err
+		return nil, met(err)
 	}
 	switch {
 	case m.exchange && !m.dstSlot.found():
@@ -112,6 +115,9 @@ func (b *batch) prepareMove(who identity, c *canopyv1.RenameCall) (*move, error)
 	if m.dstSlot.found() {
 		if m.to, err = b.objectOf(m.dstSlot.entry); err != nil {
 			return nil, err
+		}
+		if !m.exchange {
+			return m, b.removesAll(m.to)
 		}
 	}
 	return m, nil
@@ -226,8 +232,11 @@ func (b *batch) isBelow(d *directory, ino base.Ino) (bool, error) {
 			return false, nil
 		}
 		up, err := b.directoryIn(d.ParentSubtree, d.Parent)
+		if err == nil && !up.isHome() && up.Ino != b.root {
+			err = b.atHome(up) // a copy, which does not know its parent
+		}
 		if err != nil {
-			return false, err
+			return false, met(err)
 		}
 		d = up
 	}

@@ -33,6 +33,11 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Mask&^maskAccessed != 0 {
+		if err := b.changesAllOf(o); err != nil {
+			return nil, err
+		}
+	}
 	if err := who.maySetAttr(o, c); err != nil {
 		return nil, err
 	}

@@ -66,15 +66,6 @@ func (b *batch) prepare(c *canopyv1.TxnPrepareCommand) (*canopyv1.Result, error)
 	return out, l.write()
 }
 
-// moved tells a coordinator where that is which it asked for.
-func (e *elsewhere) moved() *canopyv1.Result {
-	r := &canopyv1.Redirect{Subtree: uint64(e.subtree)}
-	if e.forward != nil {
-		r.Shard, r.Epoch, r.Dir = uint64(e.forward.Shard), uint64(e.forward.Epoch), uint64(e.ino)
-	}
-	return &canopyv1.Result{Error: uint32(fserr.Moved), Redirect: r, Place: e.place}
-}
-
 // follow takes in the time of another shard (PROTOCOLS A3).
 func (b *batch) follow(timeNS int64) {
 	b.nowNS = max(b.nowNS, timeNS)
@@ -189,7 +180,7 @@ func (l *locking) want(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
 func (l *locking) wantName(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
 	d, err := l.directory(base.Ino(w.Dir))
 	if err != nil {
-		return nil, err
+		return nil, named(err, w.Name)
 	}
 	f := &canopyv1.TxnFact{Header: d.Header.Append(nil)}
 	above, err := l.quotasAbove(d.Ino)
@@ -301,7 +292,8 @@ func (l *locking) wantPlace(p *canopyv1.Place) (*canopyv1.TxnFact, error) {
 }
 
 // wantWalk goes up from a directory to where the subtree ends, and keeps its
-// directories where they are (PROTOCOLS D6).
+// directories where they are (PROTOCOLS D6). From a copy of a split directory's header
+// the way goes on at the directory's home.
 func (l *locking) wantWalk(dir base.Ino) (*canopyv1.TxnFact, error) {
 	d, err := l.directory(dir)
 	if err != nil {
@@ -310,14 +302,17 @@ func (l *locking) wantWalk(dir base.Ino) (*canopyv1.TxnFact, error) {
 	f := &canopyv1.TxnFact{}
 	for range maxDepth {
 		f.Path = append(f.Path, uint64(d.Ino))
-		if d.Ino == l.root || d.ParentSubtree != l.subtree {
+		if d.Ino == l.root || d.ParentSubtree != l.subtree || !d.isHome() {
 			break
 		}
-		if d, err = l.directory(d.Parent); err != nil {
+		if d, err = l.headerIn(l.subtree, d.Parent); err != nil {
 			return nil, err
 		}
 	}
-	if d.Ino != base.RootIno {
+	switch {
+	case !d.isHome():
+		f.NextSubtree, f.NextDir = uint64(d.Fragments.Home()), uint64(d.Ino)
+	case d.Ino != base.RootIno:
 		f.NextSubtree, f.NextDir = uint64(d.ParentSubtree), uint64(d.Parent)
 	}
 	l.lock(schema.NoMovesKey(l.id, l.subtree, l.locks.own), false)

@@ -20,9 +20,16 @@ type view struct {
 	root    base.Ino
 	quotas  bool                 // the subtree has some
 	carve   schema.Carve         // of the subtree
+	hides   bool                 // names are stored that do not count: no name is read before its directory's header
 	dirs    map[dirID]*directory // headers read or changed in this batch; nil in a query
 	layout  sharedLayout
 	locks   locks
+}
+
+// in makes the view one of a subtree in state s.
+func (v *view) in(id base.SubtreeID, s *schema.Subtree) {
+	v.subtree, v.epoch, v.root, v.quotas, v.carve, v.hides = id, s.Epoch, s.Root, s.Quotas > 0, s.Carve, s.Hidden > 0
+	v.locks.any = s.Intents > 0
 }
 
 // sharedLayout is the last layout that was answered. A directory's new files have
@@ -57,12 +64,21 @@ type directory struct {
 }
 
 // directory returns the header of ino: Stale when there is none, elsewhere when it
-// was carved out of the subtree.
+// was carved out of the subtree, or the subtree has only a husk of it.
 func (v *view) directory(ino base.Ino) (*directory, error) {
 	return v.directoryIn(v.subtree, ino)
 }
 
 func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, error) {
+	d, err := v.headerIn(subtree, ino)
+	if err == nil && !d.isHome() && d.isHusk() {
+		return nil, v.atHome(d)
+	}
+	return d, err
+}
+
+// headerIn is directoryIn for husks, too.
+func (v *view) headerIn(subtree base.SubtreeID, ino base.Ino) (*directory, error) {
 	id := dirID{subtree, ino}
 	if d := v.dirs[id]; d != nil {
 		return d, nil
@@ -146,6 +162,9 @@ func (v *view) findNew(d *directory, name []byte) (slot, error) {
 type getter func(key []byte) ([]byte, bool, error)
 
 func (v *view) findBy(get getter, d *directory, name []byte) (slot, error) {
+	if err := v.owns(d, name); err != nil {
+		return slot{}, err
+	}
 	s, err := v.probe(get, d.Ino, name)
 	if err != nil || s.found() || d.Displaced == 0 {
 		return s, err

@@ -90,6 +90,9 @@ func setXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.TooBig
 	}
 	o, err := b.resolve(c.Place)
+	if err == nil {
+		err = b.changesAllOf(o)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +133,9 @@ func removeXattr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return b.setACL(op, c.Place, c.Name, nil)
 	}
 	o, err := b.resolve(c.Place)
+	if err == nil {
+		err = b.changesAllOf(o)
+	}
 	if err != nil {
 		return nil, err
 	}

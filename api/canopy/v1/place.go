@@ -86,6 +86,32 @@ func (x *Op) Dir() uint64 {
 	return p.GetIno()
 }
 
+// Name returns the name that an operation addresses in Dir, nil if it addresses none.
+func (x *Op) Name() []byte {
+	switch c := x.GetCall().(type) {
+	case *Op_Lookup:
+		return c.Lookup.GetName()
+	case *Op_Create:
+		return c.Create.GetName()
+	case *Op_Mkdir:
+		return c.Mkdir.GetName()
+	case *Op_Mknod:
+		return c.Mknod.GetName()
+	case *Op_Symlink:
+		return c.Symlink.GetName()
+	case *Op_Unlink:
+		return c.Unlink.GetName()
+	case *Op_Rmdir:
+		return c.Rmdir.GetName()
+	case *Op_Rename:
+		return c.Rename.GetSrcName()
+	}
+	if p := x.Place(); p.GetDir() != 0 {
+		return p.GetName()
+	}
+	return nil
+}
+
 // At returns a copy of the operation at another place; the operation itself may be
 // on its way. One that has no place is returned as it is.
 func (x *Op) At(p *Place) *Op {
