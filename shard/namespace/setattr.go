@@ -29,16 +29,8 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 	if c.Mask&^maskAll != 0 || c.Report != nil && (c.Mask&^maskAccessed == 0 || c.Mask&maskSize != 0) {
 		return nil, fserr.Invalid
 	}
-	o, err := b.resolve(c.Place)
+	o, err := b.settable(who, c)
 	if err != nil {
-		return nil, err
-	}
-	if c.Mask&^maskAccessed != 0 {
-		if err := b.changesAllOf(o); err != nil {
-			return nil, err
-		}
-	}
-	if err := who.maySetAttr(o, c); err != nil {
 		return nil, err
 	}
 	if c.Mask&^maskAccessed == 0 {
@@ -97,6 +89,18 @@ func setAttr(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		}
 	}
 	return b.finish(o)
+}
+
+// settable returns the object whose attributes who wants to change, and may.
+func (b *batch) settable(who identity, c *canopyv1.SetAttrCall) (*object, error) {
+	o, err := b.resolve(c.Place)
+	if err == nil && c.Mask&^maskAccessed != 0 {
+		err = b.changesAllOf(o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o, who.maySetAttr(o, c)
 }
 
 // maySetAttr checks everything that the mask names.
