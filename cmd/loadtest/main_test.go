@@ -160,6 +160,8 @@ func TestBadInputIsOneLine(t *testing.T) {
 		"--replicas 2":                         {"floor", "--replicas", "2"},
 		"--callers 0":                          {"floor", "--callers", "0"},
 		"--entries 0":                          {"list", "--path", dir, "--entries", "0"},
+		"--share 2":                            {"scale", "--share", "2"},
+		"--nodes 3":                            {"scale", "--nodes", "1,3"},
 		"a worker process is started by a run": {"child", "worker"},
 	} {
 		code, _, errs := loadtestRun(args...)
