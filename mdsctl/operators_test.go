@@ -84,6 +84,7 @@ func TestShardAndNodeChanges(t *testing.T) {
 		asked     []string
 	}{
 		{"shard create --replicas 3", "shard 3: replicas on nodes 1,2,3, node 3 holds it\n", []string{"create shard, replicas 3, nodes []"}},
+		{"shard create --replicas 1,2,3", "shard 3: replicas on nodes 1,2,3, node 3 holds it\n", []string{"create shard, replicas 0, nodes [1 2 3]"}},
 		{"shard create --nodes 1,2,3", "shard 3: replicas on nodes 1,2,3, node 3 holds it\n", []string{"create shard, replicas 0, nodes [1 2 3]"}},
 		{"shard replica remove 2 3", "shard 2: replicas on nodes 1,2, node 2 holds it\n", []string{"change shard 2: add []+0, remove [3], replace false, cancel false, dry false"}},
 		{"shard replica move 2 3", "shard 2: replicas on nodes 1,2, node 2 holds it\n", []string{"change shard 2: add []+0, remove [3], replace true, cancel false, dry false"}},
@@ -120,6 +121,7 @@ func TestChangesAreRefused(t *testing.T) {
 		"shard create":                        "too few nodes",
 		"shard create --replicas 3 --nodes 1": "one of them",
 		"shard create --nodes x":              "x",
+		"shard create --replicas x":           "--replicas x: want 1, 3 or 5",
 		"shard replica add 9":                 "there is no shard 9",
 		"shard replica move 1":                "wants SHARD FROM [TO]",
 		"shard replica move 1 1":              "too few nodes",

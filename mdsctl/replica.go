@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,11 +32,10 @@ func (c changedShard) String() string {
 }
 
 func (a *app) shardCreateCommand() *cobra.Command {
-	var replicas uint32
-	var nodes []string
+	var replicas, nodes []string
 	c := &cobra.Command{
 		Use: "create", Short: "Make a new shard on the running cluster", Args: noArgs,
-		Long: "Make a shard with an id that none had before, and return when one of its replicas holds\nit. Its replicas lie in different failure domains (labels zone, rack and host of the\nnodes) as far as there are enough, on the nodes with the fewest; --nodes names them instead.\n" +
+		Long: "Make a shard with an id that none had before, and return when one of its replicas holds\nit. Its replicas lie in different failure domains (labels zone, rack and host of the\nnodes) as far as there are enough, on the nodes with the fewest; --nodes, or several\nnumbers behind --replicas, name the nodes instead.\n" +
 			"A new shard is empty: subtrees are moved to it, or made on it by a policy.",
 		Example: "  mdsctl shard create --replicas 3\n  mdsctl shard create --nodes 1,2,5",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -43,17 +43,24 @@ func (a *app) shardCreateCommand() *cobra.Command {
 			if c.Flags().Changed("nodes") && c.Flags().Changed("replicas") {
 				return fmt.Errorf("--replicas and --nodes: one of them")
 			}
+			if len(replicas) > 1 {
+				nodes = replicas
+			}
 			var err error
 			if request.Nodes, err = parseNodes(nodes); err != nil {
 				return err
 			}
 			if len(nodes) == 0 {
-				request.Replicas = replicas
+				n, err := strconv.ParseUint(replicas[0], 10, 32)
+				if err != nil {
+					return fmt.Errorf("--replicas %s: want 1, 3 or 5, or nodes N1,N2,...", replicas[0])
+				}
+				request.Replicas = uint32(n)
 			}
 			return a.createShard(c.Context(), request)
 		},
 	}
-	c.Flags().Uint32Var(&replicas, "replicas", 3, "how many: 1, 3 or 5")
+	c.Flags().StringSliceVar(&replicas, "replicas", []string{"3"}, "how many: 1, 3 or 5; or the nodes, N1,N2,...")
 	c.Flags().StringSliceVar(&nodes, "nodes", nil, "the nodes, N1,N2,...")
 	return c
 }
