@@ -83,13 +83,21 @@ func (r *rig) ask(op *canopyv1.Op) *canopyv1.Result {
 
 // find looks a name up, and goes where the answer says that the rest is.
 func (r *rig) find(subtree, dir uint64, name string) *canopyv1.Result {
-	return r.ask(&canopyv1.Op{Subtree: subtree, Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_Lookup{
-		Lookup: &canopyv1.LookupCall{Dir: dir, Name: []byte(name)}}})
+	for range 8 {
+		res := r.ask(&canopyv1.Op{Subtree: subtree, Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_Lookup{
+			Lookup: &canopyv1.LookupCall{Dir: dir, Name: []byte(name)}}})
+		if len(res.GetRedirect().GetFragments()) == 0 {
+			return res
+		}
+		subtree = res.Redirect.Subtree
+	}
+	r.t.Fatalf("lookup of %q: redirects without end", name)
+	return nil
 }
 
 // subtreeOf returns the subtree that has a directory, 1 if none does.
 func (r *rig) subtreeOf(dir uint64) uint64 {
-	if len(r.carves) == 0 {
+	if len(r.carves) == 0 && !r.splits {
 		return 1
 	}
 	for _, o := range []*rig{r, r.owner(r.farthest())} {

@@ -115,6 +115,7 @@ type checker struct {
 	// listed are the directories of those names by the records' lists, if it has some.
 	listed map[base.Ino][]base.Ino
 	lists  bool
+	copies []*directory // headers of split directories, and husks
 }
 
 func (c *checker) problem(invariant string, ino base.Ino, format string, args ...any) {
@@ -124,9 +125,9 @@ func (c *checker) problem(invariant string, ino base.Ino, format string, args ..
 
 func (c *checker) run() error {
 	steps := []func() error{
-		c.scanForwards, c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.scanRecords, c.checkNames, c.reportRecords, c.checkCounters,
+		c.scanForwards, c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.reportCopies, c.scanRecords, c.checkNames, c.reportRecords, c.checkCounters,
 	}
-	if !c.carve.Done { // what a carve leaves to be cleaned is found by these, too
+	if !c.carve.Done && !c.hides { // what a move leaves to be cleaned, or brings, is found by these, too
 		steps = append(steps, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkPolicies, c.checkQuotas)
 	}
 	for _, step := range steps {
@@ -172,7 +173,7 @@ func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (belon
 		}
 	}
 	err := c.scanKind(kind, func(key, value []byte) error {
-		if dir, _, _ := schema.InoOf(key); len(c.carved) > 0 && (kind == schema.KindHeader || kind == schema.KindDentry) && c.carved[base.Ino(dir)] {
+		if (kind == schema.KindHeader || kind == schema.KindDentry) && c.uncounted(kind, key) {
 			return nil
 		}
 		if name, ok := schema.XattrOf(owner, key); ok {

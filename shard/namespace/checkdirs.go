@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/edge"
 	"github.com/canopyfs/canopy/shard/schema"
 )
@@ -20,7 +21,11 @@ type checkedDir struct {
 	top       base.Ino // the one above all others on the way up, in the subtree; 0: not known yet
 	named     bool     // a dentry that agrees was found
 	removed   bool
+	copied    *directory // its header is one of several, or a husk
 }
+
+// stray reports whether the directory's home is in another subtree.
+func (d *checkedDir) stray() bool { return d.copied != nil && !d.copied.isHome() }
 
 // nameSum stands for a name, of which a check has too many to keep.
 func nameSum(name []byte) uint64 {
@@ -70,13 +75,18 @@ func (c *checker) scanHeaders() error {
 		if h.Ino != base.Ino(number) {
 			c.problem("2", base.Ino(number), "its header has the number %d", h.Ino)
 		}
-		c.dirs[base.Ino(number)] = &checkedDir{
+		d := &checkedDir{
 			parent: h.Parent, name: nameSum(h.Name), entries: h.Entries, subdirs: h.Subdirs, displaced: h.Displaced, appeared: h.Appeared, removed: h.Removed,
 		}
-		if isOrphan := c.orphans[h.Ino]; isOrphan != h.Removed {
+		c.dirs[base.Ino(number)] = d
+		if x := (&directory{Header: *h, subtree: c.subtree}); x.split() || !x.isHome() {
+			d.copied = x
+			c.copies = append(c.copies, x)
+		}
+		if isOrphan := c.orphans[h.Ino]; isOrphan != h.Removed && !d.stray() {
 			c.problem("2", h.Ino, "directory removed=%v, but listed as orphan=%v", h.Removed, isOrphan)
 		}
-		if !h.Removed {
+		if !h.Removed && !d.stray() {
 			c.counted.Directories++
 		}
 		return belongings{names: h.XattrNames}, nil
@@ -107,6 +117,9 @@ func (c *checker) dentry(dir base.Ino, at base.Cookie, e *schema.Dentry) {
 	if d == nil {
 		c.problem("2", e.Ino, "name %q is in directory %d, which has no header", e.Name, dir)
 		return
+	}
+	if d.copied != nil && !d.copied.Fragments.Has(c.subtree, shard.HashOf(at)) {
+		c.problem("5", e.Ino, "name %q in directory %d lies in another fragment", e.Name, dir)
 	}
 	d.entries--
 	if c.displaced(e.Name, at) {
@@ -153,10 +166,13 @@ func (c *checker) file(n *schema.Inode) {
 func (c *checker) child(dir base.Ino, e *schema.Dentry) {
 	h := c.dirs[e.Ino]
 	if h == nil {
-		c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Name: e.Name})
+		c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Name: e.Name, Border: c.hash(e.Name).Border()})
 		return
 	}
 	switch {
+	case h.stray():
+		c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Name: e.Name, Border: c.hash(e.Name).Border()})
+		return
 	case e.Ino == c.root || h.parent != dir || h.name != nameSum(e.Name):
 		c.problem("2", e.Ino, "named %q in directory %d, but its header says a name in %d, or another one", e.Name, dir, h.parent)
 	case h.named:
@@ -182,7 +198,7 @@ func (c *checker) checkDirs() error {
 		if c.top(ino) == 0 {
 			c.problem("2", ino, "not below the root: its ancestors make a cycle or end in nothing")
 		}
-		if d.named || ino == c.root && d.parent == ino { // as "/", which has no name
+		if d.named || d.stray() || ino == c.root && d.parent == ino { // as "/", which has no name
 			continue
 		}
 		if err := c.up(ino); err != nil {
@@ -205,7 +221,7 @@ func (c *checker) up(ino base.Ino) error {
 	}
 	h, err := schema.DecodeHeader(b)
 	if err == nil {
-		c.edge(edge.Edge{Kind: edge.Up, Ino: ino, Dir: h.Parent, To: h.ParentSubtree, Name: h.Name})
+		c.edge(edge.Edge{Kind: edge.Up, Ino: ino, Dir: h.Parent, To: h.ParentSubtree, Name: h.Name, Border: c.hash(h.Name).Border()})
 	}
 	return err
 }

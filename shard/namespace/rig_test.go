@@ -30,6 +30,7 @@ type rig struct {
 	countNow int // of Config
 	shard    base.ShardID
 	carves   map[uint64]*carved // by the new subtree
+	splits   bool               // there are fragments, too
 }
 
 type logEntry struct {
@@ -179,7 +180,7 @@ func formatIno(ino uint64) string {
 }
 
 func formatAttr(a *canopyv1.Attr) string {
-	if a.Version == 0 {
+	if a.Version == 0 && a.Nlink == 0 {
 		return fmt.Sprintf("%s %o in subtree %d", formatIno(a.Ino), a.Mode, a.Subtree)
 	}
 	s := fmt.Sprintf("%s %o n=%d u=%d g=%d s=%d a=%d m=%d c=%d v=%d",
@@ -199,7 +200,7 @@ func formatAttr(a *canopyv1.Attr) string {
 	for _, c := range a.Cuts {
 		s += fmt.Sprintf(" cut=%d@%d", c.Size, c.SizeEpoch)
 	}
-	return s
+	return s + formatFragments(a.Fragments)
 }
 
 func formatResult(r *canopyv1.Result) string {
@@ -232,7 +233,7 @@ func formatResult(r *canopyv1.Result) string {
 	if r.Redirect != nil {
 		fmt.Fprintf(&b, " redirect={subtree=%d epoch=%d shard=%d}", r.Redirect.Subtree, r.Redirect.Epoch, r.Redirect.Shard)
 		if r.Redirect.Dir != 0 {
-			fmt.Fprintf(&b, " dir=%s", formatIno(r.Redirect.Dir))
+			fmt.Fprintf(&b, " dir=%s%s", formatIno(r.Redirect.Dir), formatFragments(r.Redirect.Fragments))
 		}
 	}
 	b.WriteString(formatLocks(r.Locks))

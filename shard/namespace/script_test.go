@@ -15,14 +15,17 @@ import (
 
 // TestScripts runs testdata/*. The directives:
 //
-//	init [hash=length] [count=N]  a new shard; hash=length makes names of one length
-//	                       collide, count=N is Config.CountNow
+//	init [hash=length|letter] [count=N]  a new shard; hash=length makes names of one
+//	                       length collide, hash=letter has borders between first
+//	                       letters, count=N is Config.CountNow
 //	run [batch] [k=v ...]  operations, a line each; batch: all in one entry. k=v apply to all lines
 //	state [KIND ...]       the stored keys and values
 //	load                   restart: caches are built anew
 //	check                  fsck
 //	carve DIR into=N step=begin|handoff|clean|forget [same]  what a migration does to
 //	                       the state; to shard 2, or same: to this one
+//	split DIR into=N [from=N] [lo=LETTER] [hi=LETTER] [step=handoff|clean]  what a
+//	                       move of a range of names does to the state
 //	time N                 the holder's clock
 //
 // A line is an operation with paths and options, see operation. Common options:
@@ -39,7 +42,7 @@ func TestScripts(t *testing.T) {
 			case "init":
 				var hash func([]byte) shard.Hash
 				if d.HasArg("hash") {
-					hash = func(name []byte) shard.Hash { return shard.Hash(len(name)) }
+					hash = testHash(t, d)
 				}
 				r = newRig(t, hash)
 				if d.HasArg("count") {
@@ -65,6 +68,8 @@ func TestScripts(t *testing.T) {
 				return ""
 			case "carve":
 				return r.carve(d)
+			case "split":
+				return r.splitDir(d)
 			case "check":
 				return r.check()
 			case "time":
@@ -252,7 +257,7 @@ func (r *rig) line(l *words) string {
 		return a.String()
 	case "layout": // makes a file and tells what it was made with
 		dir, name := r.split(l.arg(0))
-		return layoutText(r.do(0xa1, &canopyv1.Op{Subtree: 1, Cred: l.cred(), Call: &canopyv1.Op_Create{
+		return layoutText(r.do(0xa1, &canopyv1.Op{Subtree: l.num("subtree", 1), Cred: l.cred(), Call: &canopyv1.Op_Create{
 			Create: &canopyv1.CreateCall{Dir: dir, Name: name, Mode: 0o644, Exclusive: true}}}).GetAttr().GetLayout())
 	case "many": // makes files that are reported with one size
 		for i := range l.num("n", 0) {
@@ -282,6 +287,12 @@ func (r *rig) line(l *words) string {
 func (r *rig) list(l *words) string {
 	c := &canopyv1.ReadDirCall{Dir: r.place(l.arg(0)).Ino, MaxEntries: uint32(l.num("max", 0)), MaxBytes: uint32(l.num("bytes", 0)),
 		Plus: l.flag("plus"), ResolveLinks: l.flag("links")}
+	if x := l.opts["last"]; x != "" {
+		c.Last = uint64(letterRange("", x).Last())
+	}
+	if x := l.opts["at"]; x != "" {
+		c.Cookie = uint64(letterRange(x, "").First()) - 1
+	}
 	id := l.opts["id"]
 	if at, ok := r.marks[id]; ok && id != "" {
 		c.Cookie, c.Mark = at[0], at[1]
@@ -303,7 +314,7 @@ func (r *rig) list(l *words) string {
 		r.marks[id] = [2]uint64{e.Cookie, res.Mark}
 	}
 	if res.Eof {
-		out = append(out, "end")
+		out = append(out, "end"+through(res.Through))
 	}
 	return strings.Join(out, " ")
 }
