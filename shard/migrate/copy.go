@@ -27,6 +27,7 @@ type copying struct {
 	frozenAt time.Duration // 0: not frozen
 	tail     []*canopyv1.ImportRow
 	tailed   bool // tail was read
+	tailing  bool // the first batch of the tail is the pending one, or was sent
 	last     bool // the last batch is the pending one, or was sent
 }
 
@@ -41,12 +42,10 @@ func (d *Driver) stepCopy(ctx context.Context) error {
 	if c == nil || c.attempt != d.move.Attempt {
 		return d.attempt(ctx) // this driver has not made the copy: it knows not how far it is
 	}
-	c.frozenAt, c.tailed, c.tail = 0, false, nil
+	c.frozenAt, c.tailed, c.tailing, c.tail = 0, false, false, nil
 	switch {
 	case !c.begun:
-		_, err := d.send(ctx, &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BEGIN})
-		c.begun = err == nil
-		return d.refused(err)
+		return d.beginImport(ctx)
 	case c.pending != nil:
 		return d.flush(ctx)
 	case !c.scanned:
@@ -65,6 +64,25 @@ func (d *Driver) stepCopy(ctx context.Context) error {
 	}
 	c.inRound = false
 	return nil
+}
+
+// beginImport has the target begin. A fragment that is to take in names can be gone,
+// or its subtree moves by itself: then the move is cancelled, at once or after a while.
+func (d *Driver) beginImport(ctx context.Context) error {
+	_, err := d.send(ctx, &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BEGIN})
+	d.copy.begun = err == nil
+	if err == nil || !d.move.Join {
+		return d.refused(err)
+	}
+	if d.waits == 0 {
+		d.waits = max(d.now(), 1)
+	}
+	switch kind := fserr.KindOf(err); {
+	case kind == fserr.NotFound, kind == fserr.Moved, kind == fserr.Exist, kind == fserr.Busy && d.now()-d.waits > JoinLimit:
+		d.note(func(p *Progress) { p.Refused = err.Error() })
+		return d.do(ctx, &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_CANCEL})
+	}
+	return d.refused(err)
 }
 
 // calm says that another round would be no smaller than this one.
@@ -180,7 +198,7 @@ func (d *Driver) stepFrozen(ctx context.Context) error {
 	}
 	if d.now()-c.frozenAt > FreezeLimit {
 		c.last = false // and what is left of the round is sent
-		if d.carves() && c.tailed {
+		if (d.carves() || d.move.OfNames()) && c.tailed {
 			d.copy = nil // what the tail had may not be so any more
 		}
 		return d.do(ctx, &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_THAW})
@@ -226,24 +244,33 @@ func (d *Driver) readTail(ctx context.Context) error {
 	return err
 }
 
-// sendTail sends the last batches: the last one has the sessions.
+// sendTail sends the last batches: the last one has the sessions. Where names join
+// others the results come here, and the sessions with the first of them.
 func (d *Driver) sendTail(ctx context.Context) error {
 	c := d.copy
 	n := d.fitting(c.tail)
 	c.pending = &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BATCH, Batch: c.batch + 1, Rows: c.tail[:n]}
-	if c.tail = c.tail[n:]; len(c.tail) == 0 {
-		err := d.src.Read(ctx, func(r shard.Reader) (err error) {
-			if c.pending.Sessions, err = d.sessions(r); err == nil {
-				c.pending.TimeNs, c.pending.LostClientNs, err = d.times(r)
+	last := len(c.tail) == n
+	err := d.src.Read(ctx, func(r shard.Reader) (err error) {
+		if d.move.Join && !c.tailing || !d.move.Join && last {
+			if c.pending.Sessions, err = d.sessions(r); err != nil {
+				return err
 			}
-			return err
-		})
-		if err != nil {
-			c.pending, c.tailed = nil, false
+		}
+		if !last {
+			return nil
+		}
+		if c.pending.Header, err = d.header(r); err != nil {
 			return err
 		}
-		c.last = true
+		c.pending.TimeNs, c.pending.LostClientNs, err = d.times(r)
+		return err
+	})
+	if err != nil {
+		c.pending, c.tailed, c.tailing = nil, false, false
+		return err
 	}
+	c.tail, c.tailing, c.last = c.tail[n:], true, last
 	return d.flush(ctx)
 }
 
@@ -251,6 +278,9 @@ func (d *Driver) sendTail(ctx context.Context) error {
 func (d *Driver) handOff(ctx context.Context) error {
 	c := d.copy
 	command := &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_HAND_OFF, Batches: c.batch}
+	if d.move.OfNames() {
+		command.Counts = c.counts
+	}
 	if d.carves() {
 		command.Counts = c.counts
 		command.Names, command.Children = c.border.messages()

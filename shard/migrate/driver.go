@@ -46,6 +46,8 @@ const (
 	maxRounds     = 24
 	// FreezeLimit is how long operations wait at most; then the copy goes on.
 	FreezeLimit = 2 * time.Second
+	// JoinLimit is how long names wait for a fragment whose subtree moves by itself.
+	JoinLimit = 10 * time.Second
 )
 
 // Limits bound what one step does. Others than the defaults are for tests.
@@ -67,6 +69,7 @@ type Progress struct {
 	// Copying is the time that sending took, Pause how long operations waited.
 	Copying, Pause time.Duration
 	Entry          time.Duration // that an entry of the source takes, about
+	Refused        string        // why the target does not take it: the move is cancelled
 }
 
 // Driver drives one move. Step is for one goroutine; Progress for any.
@@ -77,12 +80,14 @@ type Driver struct {
 	dst     Target
 	now     func() time.Duration
 	Limits  Limits
+	Hash    func(name []byte) shard.Hash // another one than the format's is for tests
 
-	move    *schema.Move // as of the last step; nil: to be read
-	walk    []base.Ino   // members whose names are to be looked at
-	walking bool         // walk was begun
-	copy    *copying     // the attempt that this driver makes; nil: none
-	dropped bool         // the target has thrown a cancelled import away
+	move    *schema.Move  // as of the last step; nil: to be read
+	walk    []base.Ino    // members whose names are to be looked at
+	walking bool          // walk was begun
+	copy    *copying      // the attempt that this driver makes; nil: none
+	dropped bool          // the target has thrown a cancelled import away
+	waits   time.Duration // since when the target has not begun; 0: it has not refused
 
 	mu       sync.Mutex
 	progress Progress
@@ -91,7 +96,7 @@ type Driver struct {
 // New returns a Driver of the move of a subtree. now is a clock that does not go
 // back.
 func New(id base.ShardID, subtree base.SubtreeID, src Source, dst Target, now func() time.Duration) *Driver {
-	return &Driver{id: id, subtree: subtree, src: src, dst: dst, now: now, Limits: defaults}
+	return &Driver{id: id, subtree: subtree, src: src, dst: dst, now: now, Limits: defaults, Hash: shard.NameHash}
 }
 
 // Progress returns how far the driver is.
@@ -169,6 +174,7 @@ func (d *Driver) do(ctx context.Context, c *canopyv1.MoveCommand) error {
 func (d *Driver) send(ctx context.Context, c *canopyv1.ImportCommand) (*canopyv1.ImportResponse, error) {
 	c.Subtree, c.Epoch, c.Attempt = uint64(d.move.Into), uint64(d.move.Epoch), d.move.Attempt
 	c.FromShard, c.Root, c.Carve = uint64(d.id), uint64(d.move.Root), d.carves()
+	c.FromSubtree, c.Lo, c.Hi, c.Join = uint64(d.subtree), d.move.Names.Lo, d.move.Names.Hi, d.move.Join
 	response, err := d.dst.Import(ctx, c)
 	if err != nil {
 		return nil, err
@@ -179,7 +185,7 @@ func (d *Driver) send(ctx context.Context, c *canopyv1.ImportCommand) (*canopyv1
 	return response, nil
 }
 
-func (d *Driver) carves() bool { return d.move.Into != d.subtree }
+func (d *Driver) carves() bool { return !d.move.OfNames() && d.move.Into != d.subtree }
 
 // stepWalk looks for the directories of a carve, breadth first (PROTOCOLS E6). The
 // names of a directory are read after it was made a member: a directory that is
@@ -229,7 +235,7 @@ func (d *Driver) attempt(ctx context.Context) error {
 		return err
 	}
 	d.copy = newCopying(d.move.Attempt)
-	d.note(func(p *Progress) { *p = Progress{Members: p.Members, Entry: p.Entry} })
+	d.note(func(p *Progress) { *p = Progress{Members: p.Members, Entry: p.Entry, Refused: p.Refused} })
 	return nil
 }
 
@@ -322,6 +328,7 @@ func (d *Driver) members(r shard.Reader, first base.Ino, most int) (all []base.I
 func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino) (found []uint64, looked int, err error) {
 	names := 0
 	for _, dir := range dirs {
+		var here []base.Ino
 		lo, hi := schema.NamesRange(d.id, d.subtree, dir)
 		err := r.Scan(lo, hi, func(key, value []byte) (bool, error) {
 			names++
@@ -330,18 +337,38 @@ func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino) (found []uint64
 			}
 			e, err := schema.DecodeDentry(value)
 			if err == nil && e.Subtree == d.subtree {
-				found = append(found, uint64(e.Ino))
+				here = append(here, e.Ino)
 			}
 			return true, err
 		})
 		if err != nil {
 			return nil, 0, err
 		}
+		for _, ino := range here {
+			split, err := d.isSplit(r, ino)
+			if err != nil {
+				return nil, 0, err
+			}
+			if !split {
+				found = append(found, uint64(ino))
+			}
+		}
 		if looked++; names >= d.Limits.WalkNames {
 			break
 		}
 	}
 	return found, looked, nil
+}
+
+// isSplit reports whether a directory has names in several subtrees: it stays where
+// it is, with all that is below.
+func (d *Driver) isSplit(r shard.Reader, dir base.Ino) (bool, error) {
+	value, found, err := r.Get(schema.HeaderKey(d.id, d.subtree, dir))
+	if err != nil || !found {
+		return false, err
+	}
+	h, err := schema.DecodeHeader(value)
+	return err == nil && h.Fragments.Split(), err
 }
 
 func numbers(inos []base.Ino) []uint64 {

@@ -33,6 +33,9 @@ type raw struct{ key, value []byte }
 
 // fill takes rows from the cursor on until the batch is full, or there are no more.
 func (p *page) fill() error {
+	if p.d.move.OfNames() {
+		return p.fillNames()
+	}
 	if !p.d.carves() {
 		first, _ := schema.KindRange(p.d.id, p.d.subtree, schema.KindSubtree+1)
 		_, end := schema.SubtreeRange(p.d.id, p.d.subtree)
@@ -198,6 +201,12 @@ func (p *page) take(key, value []byte) error {
 	if !schema.Travels(kind) {
 		return nil
 	}
+	if p.d.move.OfNames() && kind == schema.KindRelocation {
+		var err error
+		if value, err = p.relocation(value); err != nil {
+			return err
+		}
+	}
 	if p.d.carves() {
 		var err error
 		switch {
@@ -279,20 +288,42 @@ func (p *page) relocation(value []byte) ([]byte, error) {
 	if err != nil || m.Dir == 0 || m.Subtree != p.d.subtree {
 		return value, err
 	}
-	member, err := p.member(m.Dir)
-	if err != nil || !member {
+	goes, err := p.d.goes(p.r, m.Dir, m.Name)
+	if err != nil || !goes {
 		return value, err
 	}
 	m.Subtree = p.d.move.Into
 	return m.Append(nil), nil
 }
 
-// tailRows are the rows of a carve that are found by their files: what workers come
-// by, locks, and policies (PROTOCOLS E5). Of a whole subtree all is in its range.
+// tailRows are the rows of a carve, or of a range of names, that are found by their
+// files: what workers come by, and locks (PROTOCOLS E5); and what belongs to the
+// directories. Of a whole subtree all is in its range.
 func (d *Driver) tailRows(r shard.Reader) ([]*canopyv1.ImportRow, error) {
-	if !d.carves() {
+	if !d.carves() && !d.move.OfNames() {
 		return nil, nil
 	}
+	rows, err := d.workersRows(r)
+	if err != nil {
+		return nil, err
+	}
+	of := d.policies
+	if d.move.OfNames() {
+		of = d.namesRows
+	}
+	more, err := of(r)
+	if err != nil {
+		return nil, err
+	}
+	var out []*canopyv1.ImportRow
+	for _, x := range append(rows, more...) {
+		out = append(out, &canopyv1.ImportRow{Key: schema.Suffix(x.key), Value: x.value})
+	}
+	return out, nil
+}
+
+// workersRows are what workers come by of the files that go, and their locks.
+func (d *Driver) workersRows(r shard.Reader) ([]raw, error) {
 	var rows []raw
 	locked := map[uint64]bool{}
 	for _, kind := range []schema.Kind{schema.KindAppend, schema.KindCut, schema.KindLocked} {
@@ -305,11 +336,11 @@ func (d *Driver) tailRows(r shard.Reader) ([]*canopyv1.ImportRow, error) {
 			if err != nil {
 				return nil, err
 			}
-			member, err := d.isMember(r, l.Dir)
+			goes, err := d.goes(r, l.Dir, l.Name)
 			if err != nil {
 				return nil, err
 			}
-			if member {
+			if goes {
 				rows = append(rows, x)
 				ino, _, _ := schema.InoOf(x.key)
 				locked[ino] = locked[ino] || kind == schema.KindLocked
@@ -325,15 +356,7 @@ func (d *Driver) tailRows(r shard.Reader) ([]*canopyv1.ImportRow, error) {
 			rows = append(rows, x)
 		}
 	}
-	policies, err := d.policies(r)
-	if err != nil {
-		return nil, err
-	}
-	var out []*canopyv1.ImportRow
-	for _, x := range append(rows, policies...) {
-		out = append(out, &canopyv1.ImportRow{Key: schema.Suffix(x.key), Value: x.value})
-	}
-	return out, nil
+	return rows, nil
 }
 
 // policies are those of the directories that go, and for the root what it inherits.

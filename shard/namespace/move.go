@@ -51,8 +51,9 @@ func (b *batch) moveStep(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	return step(c)
 }
 
-// carves reports whether the subtree's move gives a part of it an id of its own.
-func (s *subtree) carves() bool { return s.move != nil && s.move.Into != s.id }
+// carves reports whether the subtree's move gives a part of it, with all that lies
+// below, an id of its own.
+func (s *subtree) carves() bool { return s.move != nil && !s.move.OfNames() && s.move.Into != s.id }
 
 // nextID allocates from the counter of subtrees (PROTOCOLS A7), which numbers the
 // attempts of moves, too: what is late has a lower number.
@@ -87,23 +88,28 @@ func (b *batch) moveResult() *canopyv1.Result {
 func moveProto(id base.ShardID, subtree base.SubtreeID, m *schema.Move) *canopyv1.Move {
 	return &canopyv1.Move{Subtree: uint64(subtree), Into: uint64(m.Into), Epoch: uint64(m.Epoch), Root: uint64(m.Root),
 		FromShard: uint64(id), ToShard: uint64(m.To), Attempt: m.Attempt, Phase: canopyv1.MovePhase(m.Phase),
-		Batches: m.Batches, StartedNs: m.StartNS}
+		Batches: m.Batches, StartedNs: m.StartNS, Lo: m.Names.Lo, Hi: m.Names.Hi, Join: m.Join}
 }
 
-// moveBegin begins to move the subtree, or what lies below one of its directories.
+// moveBegin begins to move the subtree, what lies below one of its directories, or
+// a range of a directory's names.
 func (b *batch) moveBegin(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	s := b.sub
 	switch {
-	case base.ShardID(c.ToShard) == b.id:
+	case base.ShardID(c.ToShard) == b.id && c.Hi == 0:
 		return refuse(fserr.Invalid, "it is at that shard")
 	case c.ToShard == 0:
 		return nil, fserr.Malformed
-	case s.move != nil && s.move.Root == base.Ino(c.Dir) && s.move.To == base.ShardID(c.ToShard) && s.move.Phase != schema.MoveCancelling:
+	case s.move != nil && isMove(s.move, c) && s.move.Phase != schema.MoveCancelling:
 		return b.moveResult(), nil // a repeat
 	case s.move != nil:
 		return refuse(fserr.Busy, "a move of its subtree runs: mdsctl migrate --status shows it")
+	case s.Joins > 0: // they come into what would go
+		return refuse(fserr.Busy, "names are coming into a directory of its subtree: try again when they are there")
 	case s.State != schema.Active:
 		return nil, fserr.Moved
+	case c.Hi > 0:
+		return b.namesBegin(c)
 	}
 	d, err := b.directory(base.Ino(c.Dir))
 	if err != nil {
@@ -114,12 +120,13 @@ func (b *batch) moveBegin(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	}
 	m := &schema.Move{Phase: schema.MoveWalking, Into: s.id, Epoch: s.Epoch + 1, Root: d.Ino, To: base.ShardID(c.ToShard), StartNS: b.nowNS}
 	if d.Ino != s.Root {
-		if why, err := b.quotaNear(d); err != nil || why != "" {
-			r, kind := refuse(fserr.NotSupported, why)
-			if err != nil {
-				return nil, err
-			}
-			return r, kind
+		if d.Fragments.Split() {
+			return refuse(fserr.NotSupported, "it is split: merge it first (mdsctl merge), or move the subtrees of its fragments")
+		}
+		if why, err := b.quotaNear(d); err != nil {
+			return nil, err
+		} else if why != "" {
+			return refuse(fserr.NotSupported, why)
 		}
 		m.Into, m.Epoch = base.SubtreeID(base.NewIno(b.id, b.nextID())), 1
 		s.Carve = schema.Carve{Into: m.Into}
@@ -180,9 +187,13 @@ func (b *batch) memberMade(parent, dir base.Ino) error {
 }
 
 // memberRemoved is called when a directory loses its name for good. What is left of
-// it stays; without its root a carve is cancelled.
+// it stays; without its root a carve is cancelled, and so is a move of its names.
 func (b *batch) memberRemoved(dir base.Ino) error {
 	s := b.sub
+	if m := s.move; m != nil && m.OfNames() && m.Root == dir && m.Phase <= schema.MoveFrozen {
+		_, err := b.moveCancel(nil)
+		return err
+	}
 	if _, member := s.members[dir]; !member {
 		return nil
 	}
@@ -208,8 +219,8 @@ func (b *batch) moveMembers(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 			continue
 		}
 		d, err := b.directory(base.Ino(ino))
-		if err == fserr.Stale || isElsewhere(err) || err == nil && d.Removed {
-			continue
+		if err == fserr.Stale || isElsewhere(err) || err == nil && (d.Removed || d.Fragments.Split()) {
+			continue // a split directory stays where its fragments are, with all that is below
 		}
 		if err != nil {
 			return nil, err
@@ -230,7 +241,11 @@ func (b *batch) moveCopy(*canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	}
 	s.move.Phase, s.move.Attempt = schema.MoveCopying, b.nextID()
 	s.State = schema.Active
-	b.m.recordings.set(s.id, &recording{attempt: s.move.Attempt, subtree: s.id, members: s.members, now: map[string]struct{}{}})
+	c := &recording{attempt: s.move.Attempt, subtree: s.id, members: s.members, now: map[string]struct{}{}}
+	if s.move.OfNames() {
+		c.names = s.move
+	}
+	b.m.recordings.set(s.id, c)
 	b.record()
 	return b.saveMove()
 }
@@ -320,6 +335,9 @@ func (b *batch) moveEnd(*canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	s := b.sub
 	if s.move.Phase != schema.MoveCleaning && s.move.Phase != schema.MoveCancelling {
 		return refuse(fserr.OldEpoch, "it runs")
+	}
+	if s.move.OfNames() && s.move.Phase == schema.MoveCleaning && s.move.Cleaned == 0 {
+		return refuse(fserr.OldEpoch, "it is not cleaned")
 	}
 	result := b.moveResult()
 	if s.carves() {

@@ -98,7 +98,7 @@ func (s *shards) recount(x *machineOf) {
 				switch kind {
 				case schema.KindHeader:
 					h, err := schema.DecodeHeader(value)
-					if err == nil && !h.Removed {
+					if err == nil && !h.Removed && h.Fragments.Home() == id { // not what a fragment has of it
 						want.Directories++
 					}
 					return true, err

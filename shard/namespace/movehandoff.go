@@ -19,6 +19,8 @@ func (b *batch) moveHandOff(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 		return refuse(fserr.OldEpoch, "it is not frozen")
 	case s.Intents > 0: // no intent crosses a hand-off (PROTOCOLS E4)
 		return refuse(fserr.OldEpoch, "transactions are not decided")
+	case s.move.OfNames():
+		return b.namesHandOff(c)
 	}
 	s.move.Phase, s.move.Batches = schema.MoveHandedOff, c.Batches
 	b.m.recordings.set(s.id, nil)
@@ -56,10 +58,16 @@ func (b *batch) carveBorder(c *canopyv1.MoveCommand) error {
 	b.carve.Done = false // look as if nothing had gone
 	for _, n := range c.Names {
 		d, err := b.directory(base.Ino(n.Dir))
+		if isElsewhere(err) {
+			continue // of a split directory: the name is not here, and what is goes by forwards
+		}
 		if err != nil {
 			return borderErr(err)
 		}
 		found, err := b.find(d, n.Name)
+		if isElsewhere(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -94,7 +102,27 @@ func borderErr(err error) error {
 // carveRows deletes the rows that workers come by, and policies, of what went: its
 // new owner looks after it.
 func (b *batch) carveRows() error {
-	gone, files, err := b.carvedRows()
+	if err := b.dropRows(func(p *canopyv1.Place) bool {
+		_, member := b.sub.members[base.Ino(p.Dir)]
+		return member
+	}); err != nil {
+		return err
+	}
+	for dir := range b.sub.policies.set {
+		if _, member := b.sub.members[dir]; member {
+			delete(b.sub.policies.set, dir)
+			if err := b.w.Delete(schema.PolicyKey(b.id, b.subtree, dir)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// dropRows deletes what workers come by of the files at those places, and what says
+// who has locks in them.
+func (b *batch) dropRows(of func(*canopyv1.Place) bool) error {
+	gone, files, err := b.workersRows(of)
 	if err != nil {
 		return err
 	}
@@ -117,20 +145,12 @@ func (b *batch) carveRows() error {
 			return err
 		}
 	}
-	for dir := range b.sub.policies.set {
-		if _, member := b.sub.members[dir]; member {
-			delete(b.sub.policies.set, dir)
-			if err := b.w.Delete(schema.PolicyKey(b.id, b.subtree, dir)); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
-// carvedRows returns the keys of locators of members' files, and which of the files
-// have locks.
-func (b *batch) carvedRows() (gone [][]byte, locked map[base.Ino]bool, err error) {
+// workersRows returns the keys of locators of the files at those places, and which
+// of the files have locks.
+func (b *batch) workersRows(of func(*canopyv1.Place) bool) (gone [][]byte, locked map[base.Ino]bool, err error) {
 	locked = map[base.Ino]bool{}
 	for _, kind := range []schema.Kind{schema.KindAppend, schema.KindCut, schema.KindLocked} {
 		lo, hi := schema.KindRange(b.id, b.subtree, kind)
@@ -139,7 +159,7 @@ func (b *batch) carvedRows() (gone [][]byte, locked map[base.Ino]bool, err error
 			if err != nil {
 				return false, err
 			}
-			if _, member := b.sub.members[base.Ino(p.Dir)]; member {
+			if of(p) {
 				gone = append(gone, append([]byte(nil), key...))
 				locked[base.Ino(p.Ino)] = locked[base.Ino(p.Ino)] || kind == schema.KindLocked
 			}
@@ -183,6 +203,9 @@ func (b *batch) moveClean(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	s := b.sub
 	if s.move.Phase != schema.MoveCleaning {
 		return refuse(fserr.OldEpoch, "nothing is to be cleaned")
+	}
+	if s.move.OfNames() {
+		return b.namesClean()
 	}
 	if !s.carves() {
 		return b.cleanSubtree()

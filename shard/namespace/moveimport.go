@@ -6,16 +6,21 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
 // takeIn applies a step of a move at its target (PROTOCOLS E1).
 func (b *batch) takeIn(c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
 	id := base.SubtreeID(c.GetSubtree())
-	if id == base.ShardMeta || c.GetEpoch() == 0 || c.GetAttempt() == 0 || base.ShardID(c.FromShard) == b.id {
+	ofNames := c.GetHi() > 0
+	switch {
+	case id == base.ShardMeta || c.GetEpoch() == 0 || c.GetAttempt() == 0 || base.ShardID(c.FromShard) == b.id && !ofNames:
+		return nil, fserr.Malformed
+	case ofNames && (c.Lo == 0 || c.Lo >= c.Hi || c.Hi > shard.BorderEnd), c.Join && (!ofNames || c.FromSubtree == c.Subtree):
 		return nil, fserr.Malformed
 	}
-	i, err := b.importOf(id)
+	i, err := b.importOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -23,48 +28,71 @@ func (b *batch) takeIn(c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
 	b.nowNS = max(b.nowNS, c.TimeNs)
 	b.m.state.TimeNS = b.nowNS
 	if c.Step == canopyv1.ImportStep_IMPORT_BEGIN {
-		return b.importBegin(id, i, c)
+		return b.importBegin(i, c)
 	}
 	switch {
 	case i == nil || uint64(i.Epoch) != c.Epoch || i.Attempt != c.Attempt:
 		if c.Step == canopyv1.ImportStep_IMPORT_CANCEL && (i == nil || uint64(i.Epoch) < c.Epoch || uint64(i.Epoch) == c.Epoch && i.Attempt < c.Attempt) {
-			return b.importCancel(id, i, c)
+			return b.importCancel(i, c)
 		}
 		return refuse(fserr.OldEpoch, "a step of another attempt")
 	}
 	switch c.Step {
 	case canopyv1.ImportStep_IMPORT_BATCH:
-		return b.importBatch(id, i, c)
+		return b.importBatch(i, c)
 	case canopyv1.ImportStep_IMPORT_ACTIVATE:
+		if i.Join {
+			return b.joinActivate(i, c)
+		}
 		return b.importActivate(id, i, c)
 	case canopyv1.ImportStep_IMPORT_CANCEL:
-		return b.importCancel(id, i, c)
+		return b.importCancel(i, c)
 	}
 	return nil, fserr.Malformed
 }
 
-func (b *batch) importOf(id base.SubtreeID) (*schema.Import, error) {
-	value, found, err := b.r.Get(schema.ImportKey(b.id, id))
+// importKey is the key of the import that a step is of.
+func (b *batch) importKey(c *canopyv1.ImportCommand) []byte {
+	if c.Join {
+		return schema.JoinKey(b.id, base.SubtreeID(c.FromSubtree))
+	}
+	return schema.ImportKey(b.id, base.SubtreeID(c.Subtree))
+}
+
+func (b *batch) importOf(c *canopyv1.ImportCommand) (*schema.Import, error) {
+	value, found, err := b.r.Get(b.importKey(c))
 	if err != nil || !found {
 		return nil, err
 	}
 	return schema.DecodeImport(value)
 }
 
-func (b *batch) saveImport(id base.SubtreeID, i *schema.Import) (*canopyv1.Result, error) {
+func (b *batch) saveImport(i *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
 	r := importResult(i)
-	return r, b.set(schema.ImportKey(b.id, id), i)
+	return r, b.set(b.importKey(c), i)
 }
 
 func importResult(i *schema.Import) *canopyv1.Result {
 	return &canopyv1.Result{
-		Move:       &canopyv1.Move{Attempt: i.Attempt, Epoch: uint64(i.Epoch), Batches: i.Batch},
-		MoveCounts: &canopyv1.MoveCounts{Files: i.Counts.Files, Directories: i.Counts.Directories, Bytes: i.Counts.Bytes},
+		Move: &canopyv1.Move{Attempt: i.Attempt, Epoch: uint64(i.Epoch), Batches: i.Batch},
+		MoveCounts: &canopyv1.MoveCounts{Files: i.Counts.Files, Directories: i.Counts.Directories, Bytes: i.Counts.Bytes,
+			Entries: i.Dir.Entries, Subdirs: i.Dir.Subdirs, Displaced: i.Dir.Displaced},
 	}
 }
 
+// importFrom returns the state of an import that a step is of, as it begins or ends.
+func importFrom(c *canopyv1.ImportCommand, state schema.ImportState) *schema.Import {
+	i := &schema.Import{State: state, Epoch: base.Epoch(c.Epoch), Attempt: c.Attempt, From: base.ShardID(c.FromShard), Root: base.Ino(c.Root),
+		Carve: c.Carve, Names: shard.Range{Lo: c.Lo, Hi: c.Hi}, Join: c.Join}
+	if i.OfNames() {
+		i.Into = base.SubtreeID(c.Subtree)
+	}
+	return i
+}
+
 // importBegin begins an attempt: whatever an earlier one left is deleted.
-func (b *batch) importBegin(id base.SubtreeID, old *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
+func (b *batch) importBegin(old *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
+	id := base.SubtreeID(c.Subtree)
 	if old != nil {
 		switch later := uint64(old.Epoch) < c.Epoch || uint64(old.Epoch) == c.Epoch && old.Attempt < c.Attempt; {
 		case old.State == schema.ImportRunning && uint64(old.Epoch) == c.Epoch && old.Attempt == c.Attempt:
@@ -72,6 +100,9 @@ func (b *batch) importBegin(id base.SubtreeID, old *schema.Import, c *canopyv1.I
 		case !later:
 			return refuse(fserr.OldEpoch, "a step of another attempt")
 		}
+	}
+	if c.Join {
+		return b.joinBegin(old, c)
 	}
 	if s := b.m.subtrees[id]; s != nil {
 		switch {
@@ -90,12 +121,11 @@ func (b *batch) importBegin(id base.SubtreeID, old *schema.Import, c *canopyv1.I
 	if err := b.set(schema.SubtreeKey(b.id, id), &s.Subtree); err != nil {
 		return nil, err
 	}
-	return b.saveImport(id, &schema.Import{State: schema.ImportRunning, Carve: c.Carve, Epoch: base.Epoch(c.Epoch), Attempt: c.Attempt,
-		From: base.ShardID(c.FromShard), Root: base.Ino(c.Root)})
+	return b.saveImport(importFrom(c, schema.ImportRunning), c)
 }
 
 // importBatch takes the next batch, and no other.
-func (b *batch) importBatch(id base.SubtreeID, i *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
+func (b *batch) importBatch(i *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
 	switch {
 	case i.State != schema.ImportRunning:
 		return refuse(fserr.OldEpoch, "nothing is imported")
@@ -104,10 +134,15 @@ func (b *batch) importBatch(id base.SubtreeID, i *schema.Import, c *canopyv1.Imp
 	case c.Batch != i.Batch+1:
 		return refuse(fserr.Again, "a batch is missing")
 	}
+	id := base.SubtreeID(c.Subtree)
 	for _, row := range c.Rows {
-		key := schema.KeyOf(b.id, id, row.Key)
-		if !schema.Travels(schema.KindOf(key)) {
+		if !b.mayCome(i, schema.KeyOf(b.id, id, row.Key), row) {
 			return nil, fserr.Malformed
+		}
+	}
+	for _, s := range c.Sessions { // before results of theirs
+		if err := b.importSession(s); err != nil {
+			return nil, err
 		}
 	}
 	for _, row := range c.Rows {
@@ -115,25 +150,33 @@ func (b *batch) importBatch(id base.SubtreeID, i *schema.Import, c *canopyv1.Imp
 			return nil, err
 		}
 	}
-	for _, s := range c.Sessions {
-		if err := b.importSession(s); err != nil {
-			return nil, err
-		}
+	if len(c.Header) > 0 {
+		i.Header = c.Header
 	}
 	// A file that is older may have bytes that nobody reported.
 	b.m.state.LostClientNS = max(b.m.state.LostClientNS, c.LostClientNs)
 	i.Batch = c.Batch
-	return b.saveImport(id, i)
+	return b.saveImport(i, c)
+}
+
+// mayCome reports whether a row may be in a batch.
+func (b *batch) mayCome(i *schema.Import, key []byte, row *canopyv1.ImportRow) bool {
+	if i.Join {
+		return b.mayJoin(i, key, row)
+	}
+	return schema.Travels(schema.KindOf(key))
 }
 
 func (b *batch) importRow(id base.SubtreeID, i *schema.Import, row *canopyv1.ImportRow) error {
 	key := schema.KeyOf(b.id, id, row.Key)
-	if i.Carve {
-		if err := b.countRow(&i.Counts, key, row.Value); err != nil {
+	if i.Carve || i.OfNames() {
+		if err := b.countRow(i, key, row.Value); err != nil {
 			return err
 		}
 	}
 	switch {
+	case i.Join:
+		return b.joinRow(id, key, row)
 	case len(row.End) > 0:
 		return b.w.DeleteRange(key, schema.KeyOf(b.id, id, row.End))
 	case row.Gone:
@@ -143,9 +186,9 @@ func (b *batch) importRow(id base.SubtreeID, i *schema.Import, row *canopyv1.Imp
 }
 
 // countRow counts what a row takes the place of, and what it brings, so that the
-// carved part's counters are known when it is complete. What is deleted by range
+// counters of what comes are known when it is complete. What is deleted by range
 // begins with its header.
-func (b *batch) countRow(c *schema.Counters, key, value []byte) error {
+func (b *batch) countRow(i *schema.Import, key, value []byte) error {
 	kind := schema.KindOf(key)
 	if kind != schema.KindHeader && kind != schema.KindDentry || !schema.IsSelf(key) {
 		return nil
@@ -155,18 +198,37 @@ func (b *batch) countRow(c *schema.Counters, key, value []byte) error {
 		return err
 	}
 	if found {
-		n, err := countOf(kind, old)
+		n, dir, err := b.countOfRow(i, key, old)
 		if err != nil {
 			return err
 		}
-		c.Files, c.Directories, c.Bytes = c.Files-n.Files, c.Directories-n.Directories, c.Bytes-n.Bytes
+		i.Counts = schema.Counters{Files: i.Counts.Files - n.Files, Directories: i.Counts.Directories - n.Directories, Bytes: i.Counts.Bytes - n.Bytes}
+		i.Dir = schema.DirCounts{Entries: i.Dir.Entries - dir.Entries, Subdirs: i.Dir.Subdirs - dir.Subdirs, Displaced: i.Dir.Displaced - dir.Displaced}
 	}
 	if len(value) == 0 {
 		return nil
 	}
-	n, err := countOf(kind, value)
-	c.Files, c.Directories, c.Bytes = c.Files+n.Files, c.Directories+n.Directories, c.Bytes+n.Bytes
+	n, dir, err := b.countOfRow(i, key, value)
+	i.Counts = schema.Counters{Files: i.Counts.Files + n.Files, Directories: i.Counts.Directories + n.Directories, Bytes: i.Counts.Bytes + n.Bytes}
+	i.Dir = schema.DirCounts{Entries: i.Dir.Entries + dir.Entries, Subdirs: i.Dir.Subdirs + dir.Subdirs, Displaced: i.Dir.Displaced + dir.Displaced}
 	return err
+}
+
+// countOfRow returns what a row adds to the counters of its subtree and, of a range
+// of names, to what the directory's header counts.
+func (b *batch) countOfRow(i *schema.Import, key, value []byte) (n schema.Counters, dir schema.DirCounts, err error) {
+	n, err = countOf(schema.KindOf(key), value)
+	if err != nil || !i.OfNames() {
+		return n, dir, err
+	}
+	dir.Entries = 1
+	if schema.DentryKindOf(value) == schema.Directory {
+		dir.Subdirs = 1
+	}
+	if _, at, _ := schema.InoOf(key); b.displaced(schema.DentryName(value), base.Cookie(at)) {
+		dir.Displaced = 1
+	}
+	return n, dir, nil
 }
 
 // countOf returns what a header or dentry adds to the counters of its subtree.
@@ -232,8 +294,13 @@ func (b *batch) importActivate(id base.SubtreeID, i *schema.Import, c *canopyv1.
 		return refuse(fserr.OldEpoch, "not all of it is here")
 	}
 	s := newSubtree(id, schema.Subtree{Epoch: i.Epoch, State: schema.Active, Root: i.Root})
-	if i.Carve {
+	if i.Carve || i.OfNames() {
 		if err := b.set(schema.CountersKey(b.id, id), &i.Counts); err != nil {
+			return nil, err
+		}
+	}
+	if i.OfNames() {
+		if err := b.splitHeader(id, i); err != nil {
 			return nil, err
 		}
 	}
@@ -252,14 +319,18 @@ func (b *batch) importActivate(id base.SubtreeID, i *schema.Import, c *canopyv1.
 	if err := b.endStrangers(s); err != nil {
 		return nil, err
 	}
-	i.State = schema.ImportActive
-	return b.saveImport(id, i)
+	i.State, i.Header = schema.ImportActive, nil
+	return b.saveImport(i, c)
 }
 
 // importCancel throws away what was imported. That it was cancelled stays, so that
 // a step that comes late begins nothing.
-func (b *batch) importCancel(id base.SubtreeID, i *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
-	if i != nil && i.State == schema.ImportActive && uint64(i.Epoch) >= c.Epoch {
+func (b *batch) importCancel(i *schema.Import, c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
+	id := base.SubtreeID(c.Subtree)
+	switch {
+	case c.Join:
+		return b.joinCancel(i, c)
+	case i != nil && i.State == schema.ImportActive && uint64(i.Epoch) >= c.Epoch:
 		return refuse(fserr.Exist, "the subtree is at this shard")
 	}
 	if i != nil && i.State == schema.ImportRunning {
@@ -276,8 +347,7 @@ func (b *batch) importCancel(id base.SubtreeID, i *schema.Import, c *canopyv1.Im
 			}
 		}
 	}
-	return b.saveImport(id, &schema.Import{State: schema.ImportCancelled, Epoch: base.Epoch(c.Epoch), Attempt: c.Attempt,
-		From: base.ShardID(c.FromShard), Root: base.Ino(c.Root)})
+	return b.saveImport(importFrom(c, schema.ImportCancelled), c)
 }
 
 // frozenSubtree reports whether a subtree is about to be handed off: its sessions

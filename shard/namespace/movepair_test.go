@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -31,6 +33,7 @@ type shards struct {
 	fault func(step string, after bool) error
 	steps []string
 	small bool // batches, so that there are many
+	twice bool // each step is done twice, and then comes of another attempt
 }
 
 // machineOf is one shard.
@@ -148,7 +151,7 @@ func (s *shards) do(op *canopyv1.Op) *canopyv1.Result {
 			s.t.Fatalf("%v: moved to nowhere: %v", op, r.Redirect)
 		}
 		op.Subtree = r.Redirect.Subtree
-		if _, known := s.where[base.SubtreeID(op.Subtree)]; !known || r.Redirect.Dir == 0 {
+		if _, known := s.where[base.SubtreeID(op.Subtree)]; r.Redirect.Shard != 0 && (!known || r.Redirect.Dir == 0) {
 			s.where[base.SubtreeID(op.Subtree)] = base.ShardID(r.Redirect.Shard)
 		}
 	}
@@ -223,22 +226,15 @@ func (s *shards) tree() string {
 	var lines []string
 	var walk func(path string, ino, subtree uint64)
 	walk = func(path string, ino, subtree uint64) {
-		r := s.do(&canopyv1.Op{Subtree: subtree, Call: &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{Dir: ino, Plus: true}}})
-		if r.Error != 0 {
-			s.t.Fatalf("list %s: %v", path, fserr.Kind(r.Error))
-		}
-		for _, e := range r.Entries {
+		for _, e := range s.list(ino, subtree) {
 			p := path + "/" + string(e.Name)
 			if e.Type != schema.TypeDir {
 				lines = append(lines, fmt.Sprintf("%s ino=%d", p, e.Ino))
 				continue
 			}
-			a := s.do(&canopyv1.Op{Subtree: e.Subtree, Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: e.Ino}}}})
-			if a.Error != 0 {
-				s.t.Fatalf("stat %s in %d: %v", p, e.Subtree, fserr.Kind(a.Error))
-			}
-			lines = append(lines, fmt.Sprintf("%s/ ino=%d links=%d", p, e.Ino, a.Attr.Nlink))
-			walk(p, e.Ino, a.Attr.Subtree)
+			a := s.stat(e.Ino, e.Subtree)
+			lines = append(lines, fmt.Sprintf("%s/ ino=%d links=%d size=%d", p, e.Ino, a.Nlink, a.Size))
+			walk(p, e.Ino, a.Subtree)
 		}
 	}
 	walk("", 1, 1)
@@ -254,6 +250,12 @@ func (x *machineOf) Move(_ context.Context, c *canopyv1.MoveCommand) (*canopyv1.
 		return nil, err
 	}
 	r := x.apply(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: c}})[0]
+	if x.s.twice && r.Error == 0 {
+		x.again(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: c}})
+		late := proto.CloneOf(c)
+		late.Attempt--
+		x.refuses(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: late}})
+	}
 	if err := x.s.step(c.Step.String(), true); err != nil {
 		return nil, err
 	}
@@ -293,10 +295,37 @@ func (x target) Import(_ context.Context, c *canopyv1.ImportCommand) (*canopyv1.
 		return nil, err
 	}
 	r := x.apply(&canopyv1.Command{Own: &canopyv1.Command_Import{Import: c}})[0]
+	if x.s.twice && r.Error == 0 {
+		if second := x.again(&canopyv1.Command{Own: &canopyv1.Command_Import{Import: c}}); second.Error != 0 {
+			x.s.t.Errorf("%v, done twice: %v %s", c.Step, fserr.Kind(second.Error), second.Detail)
+		}
+		late := proto.CloneOf(c)
+		late.Attempt--
+		x.refuses(&canopyv1.Command{Own: &canopyv1.Command_Import{Import: late}})
+	}
 	if err := x.s.step(c.Step.String(), true); err != nil {
 		return nil, err
 	}
 	return &canopyv1.ImportResponse{Error: r.Error, Detail: r.Detail, Batch: r.Move.GetBatches(), Counts: r.MoveCounts}, nil
+}
+
+// again applies a command that was applied a moment ago: that changes nothing.
+func (x *machineOf) again(c *canopyv1.Command) *canopyv1.Result {
+	x.s.t.Helper()
+	before := x.kv.Clone()
+	x.s.now--
+	r := x.apply(c)[0]
+	if d := before.Diff(x.kv, schema.Format); d != "" {
+		x.s.t.Errorf("%v, once more, changed\n%s", c, d)
+	}
+	return r
+}
+
+func (x *machineOf) refuses(c *canopyv1.Command) {
+	x.s.t.Helper()
+	if kind := fserr.Kind(x.again(c).Error); kind != fserr.OldEpoch && kind != fserr.NotFound {
+		x.s.t.Errorf("%v, of another attempt: %v", c, kind)
+	}
 }
 
 // begin begins to move a directory.

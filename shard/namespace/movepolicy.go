@@ -3,6 +3,7 @@ package namespace
 import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/layoutsvc/policy"
 	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
@@ -72,13 +73,31 @@ func (m *Machine) viewIn(r shard.Reader, subtree base.SubtreeID) (*view, error) 
 	return v, nil
 }
 
-// hasForwards reports whether something was carved out of the subtree, or is about
-// to be.
-func (v *view) hasForwards() (some bool, err error) {
+// leadsElsewhere reports whether a part of the subtree's tree lies in another one, or
+// is about to: something was carved out, or a directory is split.
+func (v *view) leadsElsewhere() (some bool, err error) {
 	lo, hi := schema.KindRange(v.id, v.subtree, schema.KindForward)
 	err = v.r.Scan(lo, hi, func(_, _ []byte) (bool, error) {
 		some = true
 		return false, nil
 	})
-	return some, err
+	if some || err != nil {
+		return some, err
+	}
+	var split []base.Ino
+	lo, hi = schema.KindRange(v.id, v.subtree, schema.KindSplit)
+	err = v.r.Scan(lo, hi, func(key, _ []byte) (bool, error) {
+		dir, _, _ := schema.InoOf(key)
+		split = append(split, base.Ino(dir))
+		return true, nil
+	})
+	for _, dir := range split {
+		switch d, readErr := v.headerIn(v.subtree, dir); {
+		case readErr == nil && d.split():
+			return true, nil
+		case readErr != nil && readErr != fserr.Stale && !isElsewhere(readErr):
+			return false, readErr
+		}
+	}
+	return false, err
 }

@@ -17,6 +17,7 @@ type recording struct {
 	attempt uint64
 	subtree base.SubtreeID
 	members map[base.Ino]struct{} // of a carve, the subtree's own; nil: all that travels
+	names   *schema.Move          // of a range of names; else nil
 	now     map[string]struct{}   // Apply's alone
 
 	mu    sync.Mutex
@@ -35,6 +36,9 @@ func (c *recording) note(key []byte) {
 // directories' files that stand elsewhere go with the last batch.
 func (c *recording) concerns(key []byte) bool {
 	kind := schema.KindOf(key)
+	if c.names != nil {
+		return namesKey(c.names, key)
+	}
 	if c.members == nil {
 		return schema.Travels(kind)
 	}

@@ -38,11 +38,11 @@ func setQuota(b *batch, op *canopyv1.Op) (*canopyv1.Result, error) {
 		return nil, fserr.Invalid
 	}
 	if q == nil {
-		split, err := b.hasForwards()
+		some, err := b.leadsElsewhere()
 		if err != nil {
 			return nil, err
 		}
-		if split {
+		if some || b.sub.move != nil && b.sub.move.OfNames() {
 			return refuse(fserr.NotSupported, "a part of the tree lies in another subtree, where no quota of this one counts")
 		}
 	}

@@ -153,6 +153,18 @@ func (w *window) loaded() {
 	w.pending = nil
 }
 
+// join takes in a group that comes to those that are here (PROTOCOLS C5).
+func (w *window) join(first base.Seq, r *schema.Results) {
+	g := group{first, first}
+	w.raise(r.Floor)
+	for _, i := range r.Items {
+		if g.last = max(g.last, i.Seq); i.Seq >= w.floor {
+			w.mark(i.Seq)
+		}
+	}
+	w.groups = append(w.groups, g)
+}
+
 // maxSeq returns the largest sequence number that has a result.
 func (w *window) maxSeq() base.Seq {
 	var s base.Seq

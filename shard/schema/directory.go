@@ -207,3 +207,17 @@ func DentryNameIs(b, name []byte) bool {
 	n := d.count()
 	return !d.bad && string(d.b[:n]) == string(name)
 }
+
+// DentryName returns the name in the encoded dentry b, without decoding the rest;
+// nil if it is damaged. It shares b's memory.
+func DentryName(b []byte) []byte {
+	if len(b) < 3 || b[0] != valueVersion {
+		return nil
+	}
+	d := decoder{b: b[2:]}
+	n := d.count()
+	if d.bad {
+		return nil
+	}
+	return d.b[:n]
+}

@@ -17,6 +17,7 @@
 //	  10 session    client              Session (C3)
 //	  11 ended      client              Ended: what an ended session had used up (C3)
 //	  20 import     subtree             Import: a subtree that comes, or came (E1)
+//	  21 join       subtree             Import: names that come from it to others that are here
 //	  28 decision   txn                 Decision: to be committed in other shards (D1, D4)
 //	  f0 applied, f1 lease              replica.go
 //	any other subtree:
@@ -38,6 +39,7 @@
 //	  98 policy     dir                 Policy: what new files below get
 //	  a0 forward    dir                 Forward: the subtree that a carve puts, or put, the directory into (E7)
 //	  a1 move                           Move: the subtree, or a part of it, goes to another shard (E2)
+//	  a2 split      dir                 Empty: the directory was split, and may be (its header tells)
 //	  a8 prepared   txn                 Prepared: what a transaction has locked here (D2)
 //	  a9 intent     dir cookie name     Intent on a name
 //	  aa home lock  ino                 Intent on a directory's header or a file's record (D5)

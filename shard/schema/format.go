@@ -13,7 +13,7 @@ var kindNames = map[Kind]string{
 	KindCounters: "counters", KindHeader: "header", KindDentry: "dentry", KindInode: "inode", KindOrphan: "orphan",
 	KindRelocation: "relocation", KindResults: "results", KindAppend: "append", KindDeletion: "deletion", KindCut: "cut",
 	KindLockClient: "lock-of", KindLocked: "locked", KindQuota: "quota", KindNames: "names",
-	KindPolicy: "policy", KindForward: "forward", KindMove: "move",
+	KindPolicy: "policy", KindForward: "forward", KindMove: "move", KindSplit: "split",
 	KindSubtree:  "subtree",
 	KindPrepared: "prepared", KindIntent: "intent", KindHomeLock: "home-lock", KindNoMoves: "no-moves", KindMoveLock: "move-lock",
 }
@@ -195,7 +195,7 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodeRelocation(value)
 	case KindResults:
 		return DecodeResults(value)
-	case KindLockClient:
+	case KindLockClient, KindSplit:
 		return DecodeEmpty(value)
 	case KindAppend, KindCut, KindLocked:
 		return DecodeLocator(value)

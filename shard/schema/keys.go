@@ -37,6 +37,7 @@ const (
 	KindNames      Kind = 0x93
 	KindPolicy     Kind = 0x98
 	KindForward    Kind = 0xa0
+	KindSplit      Kind = 0xa2
 )
 
 // Parts of what a header, dentry, inode or orphan key addresses.
@@ -165,6 +166,12 @@ func AppendKey(shard base.ShardID, subtree base.SubtreeID, ino base.Ino) []byte 
 // subtree (PROTOCOLS E7).
 func ForwardKey(shard base.ShardID, subtree base.SubtreeID, dir base.Ino) []byte {
 	return key1(shard, subtree, KindForward, uint64(dir))
+}
+
+// SplitKey is the key that says that a directory of the subtree has been split. It may
+// have been merged or removed since: its header tells.
+func SplitKey(shard base.ShardID, subtree base.SubtreeID, dir base.Ino) []byte {
+	return key1(shard, subtree, KindSplit, uint64(dir))
 }
 
 // DeletionKey is the key of a Deletion: data that is to be deleted (PROTOCOLS H3).

@@ -123,6 +123,7 @@ type Import struct {
 	Join    bool        // Into has a fragment of Root already
 	Into    base.SubtreeID
 	Dir     DirCounts
+	Header  []byte // of a range that came whole: Root's at the source, encoded
 }
 
 // OfNames reports whether a range of names comes.
@@ -138,7 +139,7 @@ func (i *Import) Append(dst []byte) []byte {
 		uint64(i.Names.Lo), uint64(i.Names.Hi), uint64(i.Into), i.Dir.Entries, i.Dir.Subdirs, i.Dir.Displaced} {
 		dst = putU64(dst, v)
 	}
-	return dst
+	return putBytes(dst, i.Header)
 }
 
 // DecodeImport reads what Import.Append wrote.
@@ -146,7 +147,8 @@ func DecodeImport(b []byte) (*Import, error) {
 	d := decode(b)
 	i := &Import{State: ImportState(d.byte()), Carve: d.byte() != 0, Join: d.byte() != 0, Epoch: base.Epoch(d.u64()), Attempt: d.u64(),
 		From: base.ShardID(d.u64()), Root: base.Ino(d.u64()), Batch: d.u64(), Counts: Counters{d.u64(), d.u64(), d.u64()},
-		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, Into: base.SubtreeID(d.u64()), Dir: DirCounts{d.u64(), d.u64(), d.u64()}}
+		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, Into: base.SubtreeID(d.u64()), Dir: DirCounts{d.u64(), d.u64(), d.u64()},
+		Header: d.bytes()}
 	return i, d.done("import")
 }
 
@@ -154,7 +156,7 @@ func DecodeImport(b []byte) (*Import, error) {
 func (i *Import) String() string {
 	s := fmt.Sprintf("{%v epoch=%d attempt=%d from=%d root=%d batch=%d carve=%v counts=%+v", i.State, i.Epoch, i.Attempt, i.From, i.Root, i.Batch, i.Carve, i.Counts)
 	if i.OfNames() {
-		s += fmt.Sprintf(" names=%v into=%d join=%v dir=%+v", i.Names, i.Into, i.Join, i.Dir)
+		s += fmt.Sprintf(" names=%v into=%d join=%v dir=%+v header=%x", i.Names, i.Into, i.Join, i.Dir, i.Header)
 	}
 	return s + "}"
 }
