@@ -37,6 +37,7 @@ type mover struct {
 type moving struct {
 	t       *tenure
 	subtree base.SubtreeID
+	into    base.SubtreeID
 	driver  *migrate.Driver
 	target  *moveTarget
 
@@ -92,7 +93,7 @@ func (m *mover) start() error {
 		if m.running[id] != nil {
 			continue
 		}
-		run := &moving{t: m.t, subtree: id, move: x, target: &moveTarget{server: m.t.h.server, to: base.ShardID(x.ToShard)}}
+		run := &moving{t: m.t, subtree: id, into: base.SubtreeID(x.Into), move: x, target: &moveTarget{server: m.t.h.server, to: base.ShardID(x.ToShard)}}
 		began := time.Now()
 		run.driver = migrate.New(m.t.h.shard, id, &moveSource{m.t}, run.target, func() time.Duration { return time.Since(began) })
 		m.running[id] = run
@@ -203,6 +204,9 @@ func (run *moving) status() *canopyv1.Move {
 	x.Problem = run.problem
 	x.Entries, x.Bytes, x.Rounds, x.Changed, x.Members = p.Entries, p.Bytes, p.Rounds, p.Changed, p.Members
 	x.PauseUs = uint64(p.Pause.Microseconds())
+	if p.Refused != "" {
+		x.Problem = p.Refused
+	}
 	if seconds := p.Copying.Seconds(); seconds > 0 && p.Entries > 0 {
 		rate := float64(p.Entries) / seconds
 		x.EntriesPerSecond = uint64(rate)
@@ -223,7 +227,24 @@ func (t *tenure) tellMoved(x *canopyv1.Move) {
 		}
 	}
 	t.mu.Unlock()
-	t.h.server.events.moved(clients, &canopyv1.SubtreeMoved{FromSubtree: x.Subtree, Subtree: x.Into, Shard: x.ToShard, Epoch: x.Epoch})
+	news := &canopyv1.SubtreeMoved{FromSubtree: x.Subtree, Subtree: x.Into, Shard: x.ToShard, Epoch: x.Epoch}
+	if x.Join {
+		news.Epoch = 0 // of a subtree that was there before: the map has it
+	}
+	t.h.server.events.moved(clients, news)
+}
+
+// takes returns the shard that takes a new subtree in, as far as a move of this term
+// knows; 0: none.
+func (m *mover) takes(subtree base.SubtreeID) base.ShardID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, run := range m.running {
+		if run.into == subtree {
+			return run.target.to
+		}
+	}
+	return 0
 }
 
 // moveSource is a term's shard as migrate.Source.

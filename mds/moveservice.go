@@ -62,7 +62,10 @@ func (m *migrationService) StartMove(ctx context.Context, request *canopyv1.Star
 		return refuse(kind, kind.Error())
 	}
 	to := base.ShardID(request.ToShard)
-	if to == t.h.shard {
+	if to == 0 && request.Into != 0 { // the fragment that the names join says where
+		to = base.ShardID(s.place.Map().Route(base.SubtreeID(request.Into)).GetShard())
+	}
+	if to == t.h.shard && request.Hi == 0 {
 		return refuse(fserr.Invalid, fmt.Sprintf("it is at shard %v already", to))
 	}
 	if s.place.Map().Shard(to) == nil {
@@ -74,11 +77,14 @@ func (m *migrationService) StartMove(ctx context.Context, request *canopyv1.Star
 		return refuse(fserr.Invalid, fmt.Sprintf("shard %v cannot take it: %v", to, err))
 	}
 	r, err := t.propose(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: &canopyv1.MoveCommand{
-		Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: request.Subtree, Dir: request.Dir, ToShard: request.ToShard}}})
+		Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: request.Subtree, Dir: request.Dir, ToShard: uint64(to),
+		Lo: request.Lo, Hi: request.Hi, Into: request.Into}}})
 	if err != nil {
 		answer, _ := refuse(fserr.KindOf(err), words(r, err))
 		if fserr.KindOf(err) == fserr.Moved {
-			answer.Detail = "it was moved a moment ago: try again"
+			if r.GetDetail() == "" {
+				answer.Detail = "it was moved a moment ago: try again"
+			}
 			answer.Shard = s.place.Map().Route(base.SubtreeID(request.Subtree)).GetShard()
 		}
 		return answer, nil
@@ -207,7 +213,8 @@ func (t *tenure) settled(subtree base.SubtreeID, grace time.Duration) bool {
 }
 
 // arrived takes over a subtree that was activated: the sessions that came along are
-// watched from now on, and its route is published.
+// watched from now on, and its route is published. Names that have joined a fragment
+// have its subtree's route.
 func (t *tenure) arrived(ctx context.Context, step *canopyv1.ImportCommand) error {
 	t.awaitReports(base.SubtreeID(step.Subtree))
 	var clients []base.ClientID
@@ -226,8 +233,10 @@ func (t *tenure) arrived(ctx context.Context, step *canopyv1.ImportCommand) erro
 		t.clientLocked(id).known = true
 	}
 	t.mu.Unlock()
-	t.h.server.publishRoute(t.h, t.epoch, &canopyv1.SubtreeRoute{
-		Subtree: step.Subtree, Shard: uint64(t.h.shard), Epoch: step.Epoch, RootIno: step.Root})
+	if !step.Join {
+		t.h.server.publishRoute(t.h, t.epoch, &canopyv1.SubtreeRoute{
+			Subtree: step.Subtree, Shard: uint64(t.h.shard), Epoch: step.Epoch, RootIno: step.Root})
+	}
 	t.h.server.events.askReports(clients, t.h.shard)
 	t.activity.Add(1)
 	return nil

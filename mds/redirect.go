@@ -50,6 +50,11 @@ func (s *Server) moved(known *canopyv1.Redirect, id base.ShardID, subtree base.S
 		// can have moved on.
 		known.Shard, known.Epoch = route.GetShard(), max(route.GetEpoch(), known.Epoch)
 	}
+	if h := s.lookup(id); known.Shard == 0 && h != nil {
+		if t := h.tenure(); t != nil { // a fragment that is so new that the map has not heard of it
+			known.Shard = uint64(t.moves.takes(base.SubtreeID(known.Subtree)))
+		}
+	}
 	if known.Shard == 0 {
 		return known
 	}
