@@ -40,10 +40,10 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 	}
 	calls := make([]*call, 0, len(names))
 	for _, name := range names {
-		if name.Dir.subtreeID() != subtree {
+		if name.Dir.subtreeFor(name.Name) != subtree {
 			break
 		}
-		op := name.Dir.op(cred)
+		op := name.Dir.opOn(cred, name.Name)
 		op.Epoch = uint64(epoch)
 		op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(name.Dir.ino), Name: []byte(name.Name)}}
 		calls = append(calls, &call{op: op, kind: opLookup, done: make(chan struct{}, 1)})
@@ -57,7 +57,7 @@ func (c *Client) GetAttrAhead(ctx context.Context, cred Cred, n *Inode, names []
 	ahead := make([]Ahead, 0, len(results))
 	for i, encoded := range results {
 		result := new(canopyv1.Result)
-		if result.UnmarshalVT(encoded) != nil || result.Attr != nil && liesElsewhere(result.Attr) || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
+		if result.UnmarshalVT(encoded) != nil || result.Attr != nil && (liesElsewhere(result.Attr) || isPartial(result.Attr)) || result.Error != 0 && fserr.Kind(result.Error) != fserr.NotFound {
 			break
 		}
 		ahead = append(ahead, Ahead{c: c, name: names[i], asked: asked, result: result})

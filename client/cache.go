@@ -85,7 +85,11 @@ func (c *cache) putAttr(attr *Attr, asked time.Time) {
 
 func (c *cache) putLocked(attr *Attr, asked time.Time) {
 	ino := base.Ino(attr.Ino)
-	if a, ok := c.attrs[ino]; ok && a.attr.Version > attr.Version {
+	if isPartial(attr) {
+		delete(c.attrs, ino)
+		return
+	}
+	if a, ok := c.attrs[ino]; ok && !newer(attr, a.attr) {
 		return
 	}
 	if len(c.attrs) >= maxCached {

@@ -22,11 +22,11 @@ func (c *Client) do(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv
 // does not know can be in another one: then all shards are asked (PROTOCOLS E7).
 func (c *Client) doIn(ctx context.Context, kind opKind, op *canopyv1.Op) (*canopyv1.Result, inSession, error) {
 	for try := 0; ; try++ {
-		result, in, asked, err := c.doOnce(ctx, kind, op)
+		result, in, err := c.doOnce(ctx, kind, op)
 		if result == nil || fserr.Kind(result.Error) != fserr.Stale || !c.routes.split.Load() || try == relocations {
 			return result, in, err
 		}
-		next, locateErr := c.relocate(ctx, op, asked)
+		next, locateErr := c.relocate(ctx, op, in.subtree)
 		if locateErr != nil {
 			return nil, inSession{}, wrap(kind, locateErr)
 		}
@@ -38,8 +38,8 @@ func (c *Client) doIn(ctx context.Context, kind opKind, op *canopyv1.Op) (*canop
 }
 
 // doOnce is doIn in the subtree that the operation names and those to which it is
-// redirected; asked is the last of them.
-func (c *Client) doOnce(ctx context.Context, kind opKind, op *canopyv1.Op) (_ *canopyv1.Result, in inSession, asked base.SubtreeID, err error) {
+// redirected.
+func (c *Client) doOnce(ctx context.Context, kind opKind, op *canopyv1.Op) (_ *canopyv1.Result, in inSession, err error) {
 	start := time.Now()
 	cl := callPool.Get().(*call)
 	cl.op, cl.kind, cl.sends, cl.session, cl.link, cl.hops, cl.vain = op, kind, 0, 0, nil, 0, 0
@@ -48,19 +48,20 @@ func (c *Client) doOnce(ctx context.Context, kind opKind, op *canopyv1.Op) (_ *c
 		// The call may still be with its link: it is left to the collector.
 		c.seqs.release(base.Seq(cl.op.Seq))
 		c.metrics.observe(kind, start, fserr.KindOf(err))
-		return nil, inSession{}, 0, wrap(kind, err)
+		return nil, inSession{}, wrap(kind, err)
 	}
 	c.seqs.release(base.Seq(cl.op.Seq))
-	in, asked = inSession{cl.link, cl.session}, base.SubtreeID(cl.op.Subtree)
+	in = inSession{cl.link, cl.session, base.SubtreeID(cl.op.Subtree)}
+	c.learnResult(cl.op, result, in.subtree)
 	cl.op, cl.result, cl.link = nil, nil, nil
 	callPool.Put(cl)
 	if result.Error == 0 {
 		c.metrics.observe(kind, start, fserr.OK)
-		return result, in, asked, nil
+		return result, in, nil
 	}
 	k := fserr.Kind(result.Error)
 	c.metrics.observe(kind, start, k)
-	return result, in, asked, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
+	return result, in, &fserr.Error{Kind: k, Op: kind.String(), Err: detail(result)}
 }
 
 // attempt tries until there is a result that is an answer.
@@ -155,8 +156,21 @@ func (c *Client) linkFor(ctx context.Context, cl *call) (*link, base.Epoch, erro
 		l, err := c.link(cl.shard)
 		return l, 0, err
 	}
-	return c.linkOf(ctx, base.SubtreeID(cl.op.Subtree), base.Ino(cl.op.Dir()))
+	for {
+		subtree, dir := base.SubtreeID(cl.op.Subtree), base.Ino(cl.op.Dir())
+		l, epoch, err := c.linkOf(ctx, subtree, dir)
+		if err != errHearsay {
+			return l, epoch, err
+		}
+		if home := c.inodes.dirs.doubt(dir, subtree); home != 0 {
+			op := cl.op
+			cl.op = &canopyv1.Op{Seq: op.Seq, Subtree: uint64(home), Cred: op.Cred, Call: op.Call}
+		}
+	}
 }
+
+// errHearsay says that nobody knows a subtree of which a copy of a directory had heard.
+var errHearsay = errors.New("a fragment is not known")
 
 // mapPatience is how long the map may lag behind a subtree that an answer named,
 // before the shards themselves are asked.
@@ -175,6 +189,9 @@ func (c *Client) linkOf(ctx context.Context, id base.SubtreeID, dir base.Ino) (*
 		select {
 		case <-changed:
 		case <-lagging.C:
+			if m := c.inodes.dirs.splitMap(dir); m != nil && m.Home() != id && len(m.In(id)) > 0 {
+				return nil, 0, errHearsay
+			}
 			if _, err := c.locate(ctx, dir, 0); err != nil && fserr.KindOf(err) != fserr.Stale {
 				return nil, 0, err
 			}

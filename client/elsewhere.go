@@ -17,9 +17,16 @@ func liesElsewhere(a *Attr) bool { return a.Version == 0 && a.Nlink == 0 && a.Su
 const allRights = uint32(canopyv1.DataRight_DATA_RIGHT_READ | canopyv1.DataRight_DATA_RIGHT_WRITE)
 
 // complete asks for the attributes of an answer about what lies elsewhere, as the lookup
-// of its name by cred would have brought them.
-func (c *Client) complete(ctx context.Context, cred Cred, res *canopyv1.Result) error {
-	if res.Attr == nil || !liesElsewhere(res.Attr) {
+// of its name by cred would have brought them, and for those of all fragments of a split
+// directory.
+func (c *Client) complete(ctx context.Context, cred Cred, res *canopyv1.Result) (err error) {
+	switch {
+	case res.Attr == nil:
+		return nil
+	case isPartial(res.Attr):
+		res.Attr, err = c.gather(ctx, base.Ino(res.Attr.Ino), res, base.SubtreeID(res.Attr.Subtree))
+		return err
+	case !liesElsewhere(res.Attr):
 		return nil
 	}
 	full, err := c.askAttr(ctx, cred, base.SubtreeID(res.Attr.Subtree), base.Ino(res.Attr.Ino))
@@ -30,12 +37,16 @@ func (c *Client) complete(ctx context.Context, cred Cred, res *canopyv1.Result) 
 	return nil
 }
 
-// askAttr asks a subtree for what it has under a number.
+// askAttr asks a subtree for what it has under a number, and then all fragments of what
+// is a split directory.
 func (c *Client) askAttr(ctx context.Context, cred Cred, subtree base.SubtreeID, ino base.Ino) (*canopyv1.Result, error) {
-	res, err := c.do(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(subtree), Cred: cred.wire(),
+	res, in, err := c.doIn(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(subtree), Cred: cred.wire(),
 		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: uint64(ino)}, DataRights: allRights}}})
 	if err == nil && (res.Attr == nil || liesElsewhere(res.Attr)) {
 		err = fserr.New(fserr.Malformed, "getattr", nil)
+	}
+	if err == nil && isPartial(res.Attr) {
+		res.Attr, err = c.gather(ctx, ino, res, in.subtree)
 	}
 	return res, err
 }
@@ -44,11 +55,14 @@ func (c *Client) askAttr(ctx context.Context, cred Cred, subtree base.SubtreeID,
 const completers = 64
 
 // completePage asks for the attributes of the entries that lie in subtrees which the
-// directory's shard does not own, many at a time. What cannot be had stays without:
-// it may be gone since.
+// directory's shard does not own, and of split directories, many at a time. What cannot
+// be had stays without: it may be gone since.
 func (c *Client) completePage(ctx context.Context, entries []*DirEntry) {
 	var missing []*DirEntry
 	for _, e := range entries {
+		if isPartial(e.Attr) {
+			e.Subtree, e.Attr = e.Attr.Subtree, nil
+		}
 		if e.Attr == nil && e.Subtree != 0 {
 			missing = append(missing, e)
 		}

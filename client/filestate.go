@@ -227,7 +227,7 @@ func cloneAttr(a *Attr) *Attr {
 		Ino: a.Ino, Mode: a.Mode, Nlink: a.Nlink, Uid: a.Uid, Gid: a.Gid, Rdev: a.Rdev, Size: a.Size, Blocks: a.Blocks,
 		AtimeNs: a.AtimeNs, MtimeNs: a.MtimeNs, CtimeNs: a.CtimeNs, BtimeNs: a.BtimeNs,
 		Version: a.Version, DataVersion: a.DataVersion, SizeEpoch: a.SizeEpoch, Cuts: a.Cuts,
-		DataId: a.DataId, Layout: a.Layout, Subtree: a.Subtree, Epoch: a.Epoch, Acls: a.Acls, Quotas: a.Quotas,
+		DataId: a.DataId, Layout: a.Layout, Subtree: a.Subtree, Epoch: a.Epoch, Acls: a.Acls, Quotas: a.Quotas, Fragments: a.Fragments,
 	}
 }
 

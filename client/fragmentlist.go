@@ -74,7 +74,7 @@ func (c *Client) fragmentsOnce(ctx context.Context, dir *Inode) ([]Fragment, err
 
 // askFragment asks a subtree for its part of a directory, and tells which answered.
 func (c *Client) askFragment(ctx context.Context, subtree base.SubtreeID, dir base.Ino) (base.SubtreeID, *Attr, error) {
-	res, _, at, err := c.doOnce(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(subtree), Cred: superuser,
+	res, in, err := c.doOnce(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(subtree), Cred: superuser,
 		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: uint64(dir)}}}})
 	switch {
 	case fserr.KindOf(err) == fserr.Stale:
@@ -84,7 +84,7 @@ func (c *Client) askFragment(ctx context.Context, subtree base.SubtreeID, dir ba
 	case res.Attr == nil:
 		return 0, nil, fserr.New(fserr.Malformed, "getattr", nil)
 	}
-	return at, res.Attr, nil
+	return in.subtree, res.Attr, nil
 }
 
 func (c *Client) fragmentOf(r shard.Range, subtree base.SubtreeID, attr *Attr) Fragment {

@@ -7,6 +7,7 @@ import (
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 )
 
 // Inode is an inode that this client knows: there is one per number, reference
@@ -25,7 +26,7 @@ type Inode struct {
 	mu      sync.Mutex
 	dir     base.Ino       // of what is no directory: where it was last seen
 	name    string         // and under which name
-	subtree base.SubtreeID // of a directory: its own; else: of dir
+	subtree base.SubtreeID // of a directory: its own, of its first fragment; else: of dir, where name is
 	asOf    uint64         // dirRoutes.news when subtree was brought up to it
 	home    base.SubtreeID // of what is no directory: where it is if that is not subtree; 0: there
 	attr    *Attr          // newest seen, nil if none
@@ -70,7 +71,7 @@ func (n *Inode) subtreeID() base.SubtreeID {
 }
 
 // see takes attributes that an answer carried and returns the newest known: two
-// answers can overtake each other.
+// answers can overtake each other. Those of one fragment count for nothing.
 func (n *Inode) see(attr *Attr) *Attr {
 	if attr == nil {
 		return nil
@@ -83,7 +84,12 @@ func (n *Inode) see(attr *Attr) *Attr {
 		n.mu.Unlock()
 		return attr
 	}
-	if n.attr == nil || attr.Version >= n.attr.Version {
+	if isPartial(attr) {
+		newest := n.attr
+		n.mu.Unlock()
+		return newest
+	}
+	if newer(attr, n.attr) {
 		n.attr = attr
 		if n.isDir {
 			n.dirSeenLocked(base.SubtreeID(attr.Subtree))
@@ -103,7 +109,7 @@ func (n *Inode) see(attr *Attr) *Attr {
 // them: with the buffered writes, and with reads that move atime.
 func (n *Inode) show(attr *Attr) *Attr {
 	newest := n.see(attr)
-	if liesElsewhere(newest) {
+	if newest == nil || liesElsewhere(newest) {
 		return newest
 	}
 	if st := n.file.Load(); st != nil {
@@ -118,7 +124,7 @@ func (n *Inode) at(dir *Inode, name string) {
 		return
 	}
 	news := n.table.dirs.news.Load()
-	subtree := dir.subtreeID()
+	subtree := dir.subtreeFor(name)
 	n.mu.Lock()
 	n.dir, n.name, n.subtree, n.asOf = dir.ino, name, subtree, news
 	n.mu.Unlock()
@@ -131,8 +137,10 @@ func (n *Inode) movedTo(p *canopyv1.Place, attr *Attr) {
 	}
 	var subtree base.SubtreeID
 	if d := n.table.find(base.Ino(p.Dir)); d != nil {
-		subtree = d.subtreeID()
+		subtree = d.subtreeFor(string(p.Name))
 		d.Release()
+	} else if m := n.table.dirs.splitMap(base.Ino(p.Dir)); m != nil {
+		subtree = m.Find(shard.NameHash(p.Name)).Subtree
 	} else if attr != nil && attr.Nlink <= 1 {
 		subtree = base.SubtreeID(attr.Subtree)
 	}

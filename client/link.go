@@ -296,8 +296,9 @@ func (l *link) sessionLost(session uint64) {
 
 // inSession is the session in which an operation was answered.
 type inSession struct {
-	link   *link
-	number uint64
+	link    *link
+	number  uint64
+	subtree base.SubtreeID // who answered
 }
 
 // stands reports whether it has not ended, as far as is known.

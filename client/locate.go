@@ -8,6 +8,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 )
 
 const (
@@ -25,7 +26,8 @@ const (
 func (c *Client) followMoved(ctx context.Context, cl *call, result *canopyv1.Result) error {
 	red := result.Redirect
 	news := c.routes.learn(red)
-	if c.inodes.dirs.learn(base.Ino(red.GetDir()), base.SubtreeID(red.GetSubtree())) {
+	split := c.learnRedirect(cl.op, result)
+	if split {
 		news = true
 	}
 	if to := red.GetSubtree(); to != 0 && to != cl.op.Subtree {
@@ -34,7 +36,7 @@ func (c *Client) followMoved(ctx context.Context, cl *call, result *canopyv1.Res
 	c.follow(cl.op, red, result.Place)
 	cl.hops++
 	if news && cl.hops <= freeHops {
-		c.moves.noticed(base.SubtreeID(cl.op.Subtree), red)
+		c.moves.noticed(base.SubtreeID(cl.op.Subtree), red, split && len(red.Fragments) > 0)
 		return nil
 	}
 	cl.vain++
@@ -50,11 +52,47 @@ func (c *Client) followMoved(ctx context.Context, cl *call, result *canopyv1.Res
 		return nil // who is asked next says what is the matter
 	}
 	if at.isDir {
-		c.inodes.dirs.learn(base.Ino(cl.op.Dir()), at.subtree)
+		c.inodes.dirs.found(base.Ino(cl.op.Dir()), at.subtree)
 	}
 	result.Redirect, result.Place = &canopyv1.Redirect{Subtree: uint64(at.subtree)}, at.place
 	c.follow(cl.op, result.Redirect, at.place)
 	return nil
+}
+
+// learnRedirect takes what a MOVED answer says of a directory, and reports whether that
+// was news.
+func (c *Client) learnRedirect(op *canopyv1.Op, result *canopyv1.Result) bool {
+	red := result.Redirect
+	dir, to := base.Ino(red.GetDir()), base.SubtreeID(red.GetSubtree())
+	if dir == 0 || to == 0 {
+		return false
+	}
+	m := shard.FragmentsOf(red.Fragments)
+	if m == nil {
+		m = shard.Whole(to)
+	}
+	if h, ok := hashIn(op, result.Place, dir); ok && m.Find(h).Subtree != to {
+		m = m.With(m.At(h.Border()), to)
+	}
+	return c.inodes.dirs.learn(dir, base.SubtreeID(op.Subtree), m)
+}
+
+// hashIn returns the hash of the name in the directory by which an operation goes,
+// after an answer that said where its place is now; false: it goes by no name in it.
+func hashIn(op *canopyv1.Op, now *canopyv1.Place, dir base.Ino) (shard.Hash, bool) {
+	name := op.Name()
+	switch {
+	case base.Ino(now.GetDir()) == dir && len(now.Name) > 0:
+		name = now.Name
+	case base.Ino(op.Dir()) != dir:
+		return 0, false
+	case op.GetReadDir() != nil:
+		return shard.HashOf(base.Cookie(op.GetReadDir().Cookie) + 1), true
+	}
+	if len(name) == 0 {
+		return 0, false
+	}
+	return shard.NameHash(name), true
 }
 
 // follow brings the inode that an operation addresses up to where it is now.
@@ -103,14 +141,14 @@ func (c *Client) relocate(ctx context.Context, op *canopyv1.Op, asked base.Subtr
 		return nil, err
 	}
 	same := at.place == nil || at.place.Dir == place.GetDir() && string(at.place.Name) == string(place.GetName())
-	if at.subtree == asked && same {
+	if same && (at.subtree == asked || at.isDir && dir != 0 && c.owns(asked, dir, place.GetName())) {
 		return nil, nil
 	}
 	if at.isDir {
 		if dir != 0 {
 			ino = dir
 		}
-		c.inodes.dirs.learn(ino, at.subtree)
+		c.inodes.dirs.found(ino, at.subtree)
 	}
 	c.follow(op, &canopyv1.Redirect{Subtree: uint64(at.subtree)}, at.place)
 	next := &canopyv1.Op{Subtree: uint64(at.subtree), Cred: op.Cred, Call: op.Call}
@@ -118,6 +156,12 @@ func (c *Client) relocate(ctx context.Context, op *canopyv1.Op, asked base.Subtr
 		next = next.At(at.place)
 	}
 	return next, nil
+}
+
+// owns reports whether a subtree is believed to have a name of a split directory.
+func (c *Client) owns(subtree base.SubtreeID, dir base.Ino, name []byte) bool {
+	m := c.inodes.dirs.splitMap(dir)
+	return m != nil && m.Has(subtree, shard.NameHash(name))
 }
 
 // locate asks all shards which subtree has an inode, or else the directory dir

@@ -49,9 +49,15 @@ func (m *moves) event(e *canopyv1.SubtreeMoved) {
 }
 
 // noticed takes a redirect that told something new: the event may never come. The
-// first one of a move does for all that is open.
-func (m *moves) noticed(from base.SubtreeID, red *canopyv1.Redirect) {
+// first one of a move does for all that is open. split: it told of a directory that is
+// split otherwise than was known.
+func (m *moves) noticed(from base.SubtreeID, red *canopyv1.Redirect, split bool) {
 	if m.c.opens.count() == 0 {
+		return
+	}
+	if split {
+		m.look(from)
+		m.look(base.SubtreeID(red.Subtree))
 		return
 	}
 	part := movedPart{from, base.SubtreeID(red.Subtree), base.ShardID(red.Shard), base.Epoch(red.Epoch)}
@@ -96,39 +102,76 @@ func (m *moves) look(subtree base.SubtreeID) {
 	})
 }
 
+// followed is what one question to a subtree is asked for: all open files with names of
+// one directory there, or one with a place of its own.
+type followed struct {
+	ino base.Ino
+	in  base.SubtreeID
+}
+
+// followRounds bounds the rounds of follow: names can have gone on from where they went.
+const followRounds = 4
+
 // follow asks for each directory with an open file in the subtree where it is: the
-// redirect leads all of its files. Then the holders are told who is open there.
+// redirect leads all of its files, in each range of names that went. Then the holders
+// are told who is open there.
 func (m *moves) follow(ctx context.Context, subtree base.SubtreeID) {
-	stale := map[base.Ino]*Inode{}
+	asked := map[followed]bool{}
+	dirs := map[base.Ino]bool{}
+	for round := range followRounds {
+		files := m.pick(asked, func(f followed) bool { return f.in == subtree || round > 0 && dirs[f.ino] })
+		if len(files) == 0 {
+			break
+		}
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, completers)
+		for f, n := range files {
+			asked[f], dirs[f.ino] = true, true
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				defer n.Release()
+				m.ask(ctx, f, n)
+			})
+		}
+		wg.Wait()
+	}
+	if len(asked) > 0 {
+		m.c.opens.reportAll(ctx)
+	}
+}
+
+// pick returns an open file for each question that is wanted and was not asked, with a
+// reference.
+func (m *moves) pick(asked map[followed]bool, wanted func(followed) bool) map[followed]*Inode {
+	files := map[followed]*Inode{}
 	for _, n := range m.c.opens.nodes() {
 		n.mu.Lock()
 		n.followLocked()
-		dir, in, home := n.dir, n.subtree, n.home
-		n.mu.Unlock()
-		key := dir
-		if home != 0 {
-			in, key = home, n.ino
+		f := followed{n.dir, n.subtree}
+		if n.home != 0 {
+			f = followed{n.ino, n.home}
 		}
-		if in != subtree || stale[key] != nil {
+		n.mu.Unlock()
+		if !wanted(f) || asked[f] || files[f] != nil {
 			n.Release()
 			continue
 		}
-		stale[key] = n
+		files[f] = n
 	}
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, completers)
-	for _, n := range stale {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			defer n.Release()
-			if _, err := m.c.fetchAttr(ctx, n); err != nil {
-				m.c.logger.Debug("an open file whose subtree moved is not found", "inode", n.ino, "error", err)
-			}
-		})
+	return files
+}
+
+// ask asks for an open file where it is believed to be. If it is there, its directory's
+// copy is asked as well: other names of it may have gone.
+func (m *moves) ask(ctx context.Context, f followed, n *Inode) {
+	c := m.c
+	_, err := c.fetchAttr(ctx, n)
+	if err == nil && f.ino != n.ino && f.in == n.subtreeID() {
+		_, err = c.do(ctx, opGetAttr, &canopyv1.Op{Subtree: uint64(f.in), Cred: superuser,
+			Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: uint64(f.ino)}}}})
 	}
-	wg.Wait()
-	if len(stale) > 0 {
-		m.c.opens.reportAll(ctx)
+	if err != nil {
+		c.logger.Debug("an open file whose subtree moved is not found", "inode", n.ino, "error", err)
 	}
 }

@@ -20,6 +20,7 @@ const (
 	opListQuotas
 	opGetPolicy
 	opLocate
+	opMarkNames
 	opCreate
 	opMkdir
 	opMknod
@@ -45,7 +46,7 @@ const (
 
 var opNames = [opKinds]string{
 	"lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy", "locate",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy", "locate", "mark_names",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr",
 	"removexattr", "report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "set_policy", "open_session", "close_session",
 }

@@ -26,6 +26,12 @@ func (n *Inode) op(cred Cred) *canopyv1.Op {
 	return &canopyv1.Op{Subtree: uint64(n.subtreeID()), Cred: cred.wire()}
 }
 
+// opOn makes an operation on a name in the directory n, addressed to the subtree that
+// has it.
+func (n *Inode) opOn(cred Cred, name string) *canopyv1.Op {
+	return &canopyv1.Op{Subtree: uint64(n.subtreeFor(name)), Cred: cred.wire()}
+}
+
 // entered returns the inode that an answer about name in dir describes, with a
 // reference, and its attributes as they are to be shown.
 func (c *Client) entered(ctx context.Context, cred Cred, dir *Inode, name string, res *canopyv1.Result, asked time.Time) (*Inode, *Attr, error) {
@@ -43,9 +49,10 @@ func (c *Client) entered(ctx context.Context, cred Cred, dir *Inode, name string
 	return n, n.show(attr), nil
 }
 
-// sawDir takes a directory's attributes that came along with an answer.
+// sawDir takes a directory's attributes that came along with an answer. What one
+// fragment has of them is not known to be the directory's.
 func (c *Client) sawDir(dir *Inode, attr *Attr, asked time.Time) *Attr {
-	if attr == nil {
+	if attr == nil || isPartial(attr) {
 		c.cache.dropAttr(dir.ino)
 		return nil
 	}
@@ -65,14 +72,14 @@ func (c *Client) Lookup(ctx context.Context, cred Cred, dir *Inode, name string)
 	}
 	for try := 0; ; try++ {
 		asked := time.Now()
-		op := dir.op(cred)
+		op := dir.opOn(cred, name)
 		op.Call = &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: uint64(dir.ino), Name: []byte(name)}}
 		res, err := c.do(ctx, opLookup, op)
 		if res == nil {
 			c.cache.dropName(dir.ino, name)
 			return nil, nil, nil, err
 		}
-		foreign := res.Error == 0 && res.Attr != nil && liesElsewhere(res.Attr)
+		foreign := res.Error == 0 && res.Attr != nil && (liesElsewhere(res.Attr) || isPartial(res.Attr))
 		n, attr, dirAttr, err = c.lookedUp(ctx, cred, dir, name, res, asked)
 		if !foreign || fserr.KindOf(err) != fserr.Stale || try == relocations {
 			return n, attr, dirAttr, err
@@ -142,9 +149,19 @@ func (c *Client) fetchAttr(ctx context.Context, n *Inode) (*Attr, error) {
 // fetchResult is fetchAttr, and brings a capability with the rights, if any.
 func (c *Client) fetchResult(ctx context.Context, n *Inode, rights uint32) (*canopyv1.Result, error) {
 	asked := time.Now()
+	if n.isDir && c.inodes.dirs.splitMap(n.ino) != nil {
+		attr, err := c.sumOf(ctx, n, nil, 0, asked)
+		if fserr.KindOf(err) != fserr.Again {
+			return &canopyv1.Result{Attr: attr}, err
+		}
+	}
 	op := &canopyv1.Op{Subtree: uint64(n.subtreeID()), Cred: superuser,
 		Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: n.place(), DataRights: rights}}}
-	res, err := c.do(ctx, opGetAttr, op)
+	res, in, err := c.doIn(ctx, opGetAttr, op)
+	if err == nil && isPartial(res.Attr) {
+		attr, err := c.sumOf(ctx, n, res, in.subtree, asked)
+		return &canopyv1.Result{Attr: attr}, err
+	}
 	if err != nil {
 		c.cache.dropAttr(n.ino)
 		return nil, err
@@ -157,6 +174,19 @@ func (c *Client) fetchResult(ctx context.Context, n *Inode, rights uint32) (*can
 	n.grant(c, res)
 	c.cache.putAttr(res.Attr, asked)
 	return res, nil
+}
+
+// sumOf returns the attributes of a split directory, after the subtree from answered
+// first.
+func (c *Client) sumOf(ctx context.Context, n *Inode, first *canopyv1.Result, from base.SubtreeID, asked time.Time) (*Attr, error) {
+	attr, err := c.gather(ctx, n.ino, first, from)
+	c.cache.dropAttr(n.ino)
+	if err != nil {
+		return nil, err
+	}
+	n.see(attr)
+	c.cache.putAttr(attr, asked)
+	return attr, nil
 }
 
 // Access answers nil or an error as access(2) does; mask has its bits.
@@ -212,7 +242,7 @@ func (c *Client) ReadDir(ctx context.Context, cred Cred, dir *Inode, req ReadDir
 // reference, as Lookup of its name would. If the entry has attributes, they are
 // replaced by those that this client shows, its buffered writes included.
 func (c *Client) InodeOf(dir *Inode, e *DirEntry) *Inode {
-	subtree := dir.subtreeID()
+	subtree := dir.subtreeID() // of a file at says it
 	if e.Subtree != 0 && e.Type == modeDir {
 		subtree = base.SubtreeID(e.Subtree)
 	}

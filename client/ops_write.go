@@ -35,14 +35,17 @@ func (c *Client) CreateAnonymous(ctx context.Context, cred Cred, dir *Inode, mod
 
 func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32, call *canopyv1.CreateCall) (Created, error) {
 	asked := time.Now()
+	name := string(call.Name)
 	op := dir.op(cred)
+	if !call.Anonymous {
+		op = dir.opOn(cred, name)
+	}
 	call.Umask = cred.Umask
 	op.Call = &canopyv1.Op_Create{Create: call}
 	res, err := c.do(ctx, opCreate, op)
 	if err != nil {
 		return Created{}, err
 	}
-	name := string(call.Name)
 	// What is there already and lies in another subtree has not been truncated.
 	foreign := res.Existed && res.Attr != nil && liesElsewhere(res.Attr)
 	created := Created{Existed: res.Existed, DirAttr: c.sawDir(dir, res.DirAttr, asked)}
@@ -97,7 +100,7 @@ func (c *Client) made(ctx context.Context, cred Cred, kind opKind, op *canopyv1.
 
 // Mkdir makes a directory. The Inode holds a reference.
 func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32) (n *Inode, attr, dirAttr *Attr, err error) {
-	op := dir.op(cred)
+	op := dir.opOn(cred, name)
 	op.Call = &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode & 0o7777, Umask: cred.Umask}}
 	return c.made(ctx, cred, opMkdir, op, dir, name)
 }
@@ -105,14 +108,14 @@ func (c *Client) Mkdir(ctx context.Context, cred Cred, dir *Inode, name string, 
 // Mknod makes a special file or, by S_IFREG in mode, a regular one. The Inode
 // holds a reference.
 func (c *Client) Mknod(ctx context.Context, cred Cred, dir *Inode, name string, mode uint32, rdev uint64) (n *Inode, attr, dirAttr *Attr, err error) {
-	op := dir.op(cred)
+	op := dir.opOn(cred, name)
 	op.Call = &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: uint64(dir.ino), Name: []byte(name), Mode: mode, Rdev: rdev, Umask: cred.Umask}}
 	return c.made(ctx, cred, opMknod, op, dir, name)
 }
 
 // Symlink makes a symbolic link to target. The Inode holds a reference.
 func (c *Client) Symlink(ctx context.Context, cred Cred, dir *Inode, name, target string) (n *Inode, attr, dirAttr *Attr, err error) {
-	op := dir.op(cred)
+	op := dir.opOn(cred, name)
 	op.Call = &canopyv1.Op_Symlink{Symlink: &canopyv1.SymlinkCall{Dir: uint64(dir.ino), Name: []byte(name), Target: []byte(target)}}
 	return c.made(ctx, cred, opSymlink, op, dir, name)
 }
@@ -121,7 +124,7 @@ func (c *Client) Symlink(ctx context.Context, cred Cred, dir *Inode, name, targe
 func (c *Client) Link(ctx context.Context, cred Cred, n, dir *Inode, name string) (attr, dirAttr *Attr, err error) {
 	asked := time.Now()
 	op := n.op(cred) // PROTOCOLS C4: the first operand is the inode
-	op.Call = &canopyv1.Op_Link{Link: &canopyv1.LinkCall{Place: n.place(), Dir: uint64(dir.ino), Name: []byte(name), DirSubtree: uint64(dir.subtreeID())}}
+	op.Call = &canopyv1.Op_Link{Link: &canopyv1.LinkCall{Place: n.place(), Dir: uint64(dir.ino), Name: []byte(name), DirSubtree: uint64(dir.subtreeFor(name))}}
 	res, err := c.do(ctx, opLink, op)
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +144,7 @@ func (c *Client) Link(ctx context.Context, cred Cred, n, dir *Inode, name string
 // Unlink removes a name that is no directory's.
 func (c *Client) Unlink(ctx context.Context, cred Cred, dir *Inode, name string) (dirAttr *Attr, err error) {
 	asked := time.Now()
-	op := dir.op(cred)
+	op := dir.opOn(cred, name)
 	op.Call = &canopyv1.Op_Unlink{Unlink: &canopyv1.UnlinkCall{Dir: uint64(dir.ino), Name: []byte(name)}}
 	res, err := c.do(ctx, opUnlink, op)
 	c.cache.dropName(dir.ino, name)
@@ -172,7 +175,7 @@ func (c *Client) lostName(attr *Attr, asked time.Time) {
 // Rmdir removes an empty directory.
 func (c *Client) Rmdir(ctx context.Context, cred Cred, dir *Inode, name string) (dirAttr *Attr, err error) {
 	asked := time.Now()
-	op := dir.op(cred)
+	op := dir.opOn(cred, name)
 	op.Call = &canopyv1.Op_Rmdir{Rmdir: &canopyv1.RmdirCall{Dir: uint64(dir.ino), Name: []byte(name)}}
 	res, err := c.do(ctx, opRmdir, op)
 	c.cache.dropName(dir.ino, name)
@@ -200,9 +203,9 @@ const (
 // both directories' attributes if the answer carried them.
 func (c *Client) Rename(ctx context.Context, cred Cred, srcDir *Inode, srcName string, dstDir *Inode, dstName string, flags uint32) (srcDirAttr, dstDirAttr *Attr, err error) {
 	asked := time.Now()
-	op := srcDir.op(cred)
+	op := srcDir.opOn(cred, srcName)
 	op.Call = &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{SrcDir: uint64(srcDir.ino), SrcName: []byte(srcName),
-		DstDir: uint64(dstDir.ino), DstName: []byte(dstName), Flags: flags, DstSubtree: uint64(dstDir.subtreeID())}}
+		DstDir: uint64(dstDir.ino), DstName: []byte(dstName), Flags: flags, DstSubtree: uint64(dstDir.subtreeFor(dstName))}}
 	res, err := c.do(ctx, opRename, op)
 	c.cache.dropName(srcDir.ino, srcName)
 	c.cache.dropName(dstDir.ino, dstName)
@@ -266,7 +269,7 @@ func (c *Client) RemoveXattr(ctx context.Context, cred Cred, n *Inode, name stri
 func (c *Client) changed(ctx context.Context, kind opKind, op *canopyv1.Op, n *Inode) error {
 	asked := time.Now()
 	res, err := c.do(ctx, kind, op)
-	if err != nil || res.Attr == nil {
+	if err != nil || res.Attr == nil || isPartial(res.Attr) {
 		c.cache.dropAttr(n.ino)
 		return err
 	}

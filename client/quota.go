@@ -80,9 +80,9 @@ func (c *Client) AllQuotas(ctx context.Context) ([]*Quota, error) {
 
 // DirPath returns the path of a directory by its number, as it is now.
 func (c *Client) DirPath(ctx context.Context, dir base.Ino) (string, error) {
-	subtree, ok := c.inodes.dirs.find(dir)
-	if !ok {
-		subtree = base.RootSubtree
+	subtree := base.RootSubtree
+	if m := c.inodes.dirs.find(dir); m != nil {
+		subtree = m.Home()
 	}
 	return c.dirPath(ctx, dir, subtree)
 }

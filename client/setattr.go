@@ -48,8 +48,15 @@ func (c *Client) SetAttr(ctx context.Context, cred Cred, n *Inode, set SetAttr) 
 	if st != nil && sizes {
 		st.truncated(res.Attr, int64(set.Size))
 	}
-	n.see(res.Attr)
 	n.accessTold(set.accessedNS)
+	if isPartial(res.Attr) {
+		attr, err := c.fetchAttr(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		return n.show(attr), nil
+	}
+	n.see(res.Attr)
 	if sizes {
 		return n.show(c.recount(ctx, n, before, res.Attr)), nil
 	}
