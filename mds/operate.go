@@ -119,6 +119,8 @@ func (st *opStream) start(request *canopyv1.OperateRequest, now time.Time) {
 			st.submit(h, request.Floor, op, kind, now)
 		case kind == opWaitLock || kind == opCancelWait:
 			st.wait(h, op, kind, now)
+		case kind == opMarkNames && !st.markFragment(h, op):
+			st.queue.put(1, outcome{op.Id, encodeResult(&canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too many listings begin", RetryAfterMs: retryAfterMS()})})
 		default:
 			if batch == nil {
 				batch = &readBatch{stream: st, h: h, started: now}
@@ -166,6 +168,7 @@ type pendingWrite struct {
 	started time.Time
 	ino     base.Ino // of a lock
 	token   uint64   // of a try for a lock
+	adds    base.Ino // the directory that gets a name
 	// Of what can be a transaction over subtrees.
 	op    *canopyv1.Op
 	floor uint64
@@ -173,7 +176,7 @@ type pendingWrite struct {
 
 // submit gives a write to the group. Submits of one stream are in order.
 func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType, now time.Time) {
-	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now}
+	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now, adds: addsTo(op)}
 	if st.locking(w, op) {
 		return
 	}
@@ -216,7 +219,7 @@ func (w *pendingWrite) done(result []byte, err error) {
 	w.finish(result, err)
 }
 
-// finish queues the answer.
+// finish queues the answer, which may be held back.
 func (w *pendingWrite) finish(result []byte, err error) {
 	s := w.stream.server
 	kind := fserr.OK
@@ -235,7 +238,12 @@ func (w *pendingWrite) finish(result []byte, err error) {
 		w.unlocked(kind)
 	}
 	w.h.metrics.observe(w.kind, kind, time.Since(w.started))
-	w.stream.queue.put(1, outcome{w.id, result})
+	answer := outcome{w.id, result}
+	if t := w.h.tenure(); w.adds != 0 && kind == fserr.OK && t != nil && t.marks.active.Load() > 0 &&
+		t.marks.hold(func() { w.stream.queue.put(1, answer) }, fragment{w.subtree, w.adds}) {
+		return
+	}
+	w.stream.queue.put(1, answer)
 }
 
 // applied lets the term's workers know what happened.

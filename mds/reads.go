@@ -61,7 +61,7 @@ func (b *readBatch) quick() bool {
 	}
 	for _, kind := range b.kinds {
 		switch kind {
-		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait, opListQuotas, opLocate:
+		case opReadDir, opListXattr, opStatFs, opWaitLock, opCancelWait, opListQuotas, opLocate, opMarkNames:
 			return false
 		}
 	}
@@ -157,6 +157,10 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 // complete adds to an answer what only the node knows.
 func (st *opStream) complete(b *readBatch, r shard.Reader, op *canopyv1.Op, kind opType, result *canopyv1.Result) {
 	st.grantRead(result, b.started)
+	switch {
+	case kind == opMarkNames:
+		st.marked(b.h, op, result)
+	}
 	switch {
 	case fserr.Kind(result.Error) == fserr.Moved:
 		result.Redirect = st.server.moved(result.Redirect, b.h.shard, base.SubtreeID(op.Subtree))

@@ -41,6 +41,7 @@ type tenure struct {
 
 	locks *lockTable
 	moves *mover
+	marks *markTable
 
 	txns      *txnTable
 	txnRoutes txnRoutes
@@ -51,6 +52,7 @@ func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
 		came: map[base.SubtreeID]time.Time{}, txns: newTxnTable()}
 	t.locks = newLockTable(t)
 	t.moves = newMover(t)
+	t.marks = newMarkTable()
 	return t
 }
 
@@ -71,6 +73,7 @@ func (t *tenure) begin(ctx context.Context) {
 // end stops the workers and waits for them.
 func (t *tenure) end() {
 	t.cancel()
+	t.marks.close()
 	_ = t.tasks.Wait() // workers report no errors
 }
 

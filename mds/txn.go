@@ -25,6 +25,10 @@ const (
 	// what the client does next meets no lock. The decision stands, whatever becomes
 	// of the wait.
 	commitPatience = 200 * time.Millisecond
+	// splitPatience is commitPatience where names of split directories change. It is
+	// longer than a mark stands: a participant that has not confirmed by then has no
+	// listing that began before (PROTOCOLS F3).
+	splitPatience = markDeadline + 200*time.Millisecond
 	// forgetAfter keeps the entry that forgets a decision out of the way of what the
 	// client does next.
 	forgetAfter = 20 * time.Millisecond

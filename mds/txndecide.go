@@ -36,24 +36,46 @@ func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]by
 	}
 	x.c.Decided(txn.Accepted, true, remote)
 	shares := command.GetTxnDecide().Shares
+	var own []*canopyv1.TxnCommitCommand
 	for _, s := range shares {
 		if base.ShardID(s.Shard) == x.t.h.shard {
 			x.t.committed(s.Commit)
+			own = append(own, s.Commit)
 		}
+	}
+	patience := commitPatience
+	if v.Split {
+		patience = splitPatience
+	}
+	var waited []<-chan struct{}
+	if free := x.t.heldBack(own...); free != nil {
+		waited, patience = append(waited, free), splitPatience
 	}
 	if len(remote) == 0 {
 		x.t.txns.end(x.c.ID)
-		return answer.Stored, nil
+	} else {
+		waited = append(waited, x.t.finish(x.c, shares, answer.TimeNs))
 	}
-	done := x.t.finish(x.c, shares, answer.TimeNs)
-	timer := time.NewTimer(commitPatience)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	waitFor(ctx, patience, waited...)
 	return answer.Stored, nil
+}
+
+// waitFor waits until all of done are closed, for some time.
+func waitFor(ctx context.Context, patience time.Duration, done ...<-chan struct{}) {
+	if len(done) == 0 {
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for _, d := range done {
+		select {
+		case <-d:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // decision makes the command, and tells which participants have to confirm.

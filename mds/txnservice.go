@@ -49,7 +49,7 @@ func (x *transactionService) Participate(ctx context.Context, request *canopyv1.
 	if command.Client != 0 || command.Op != nil {
 		return nil, fserr.Status(fserr.New(fserr.Malformed, "transaction", nil))
 	}
-	result, err := t.participate(ctx, &command)
+	result, err := t.confirm(ctx, &command)
 	if err != nil {
 		return nil, fserr.Status(err)
 	}
@@ -75,6 +75,18 @@ func (t *tenure) participate(ctx context.Context, command *canopyv1.Command) (*c
 		t.committed(c)
 	}
 	return result, nil
+}
+
+// confirm is participate for a coordinator, which may tell its client once it has the
+// answer: that is held back as an acknowledgement is (PROTOCOLS F3).
+func (t *tenure) confirm(ctx context.Context, command *canopyv1.Command) (*canopyv1.Result, error) {
+	result, err := t.participate(ctx, command)
+	if c := command.GetTxnCommit(); c != nil && err == nil && result.Error == 0 {
+		if free := t.heldBack(c); free != nil {
+			waitFor(ctx, markDeadline, free)
+		}
+	}
+	return result, err
 }
 
 // committed lets the map and the term's workers know what a commit made here.
@@ -172,7 +184,7 @@ func (s *Server) inquire(ctx context.Context, coordinator, asker base.ShardID, t
 func (s *Server) tell(ctx context.Context, id base.ShardID, command *canopyv1.Command) (result *canopyv1.Result, err error) {
 	var encoded []byte
 	err = s.atHolder(ctx, id, func(ctx context.Context, t *tenure) (err error) {
-		result, err = t.participate(ctx, command)
+		result, err = t.confirm(ctx, command)
 		return err
 	}, func(ctx context.Context, c canopyv1.TransactionClient) error {
 		if encoded == nil {

@@ -39,6 +39,7 @@ const (
 	opListQuotas
 	opGetPolicy
 	opLocate
+	opMarkNames
 	opCreate
 	opMkdir
 	opMknod
@@ -67,7 +68,7 @@ const firstWrite = opCreate
 
 var opNames = [opTypes]string{
 	"unknown", "lookup", "getattr", "readlink", "readdir", "getxattr", "listxattr", "statfs", "access", "parent",
-	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy", "locate",
+	"get_lock", "wait_lock", "cancel_wait", "get_quota", "list_quotas", "get_policy", "locate", "mark_names",
 	"create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "setattr", "setxattr", "removexattr",
 	"report_size", "reserve_append", "fill_append", "set_lock", "drop_locks", "set_quota", "set_policy", "open_session", "close_session",
 }
@@ -167,6 +168,11 @@ func validateCall(op *canopyv1.Op) (opType, error) {
 			return opLocate, malformed("nothing to locate")
 		}
 		return opLocate, nil
+	case *canopyv1.Op_MarkNames:
+		if c.MarkNames.GetDir() == 0 || c.MarkNames.GetToken() == 0 {
+			return opMarkNames, malformed("a mark without directory or token")
+		}
+		return opMarkNames, nil
 	case *canopyv1.Op_OpenSession:
 		return opOpenSession, validateOpenSession(c.OpenSession)
 	case *canopyv1.Op_CloseSession:

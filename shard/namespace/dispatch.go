@@ -69,6 +69,8 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 		return access
 	case *canopyv1.Op_Parent:
 		return parent
+	case *canopyv1.Op_MarkNames:
+		return markNames
 	case *canopyv1.Op_GetLock:
 		return getLock
 	case *canopyv1.Op_GetQuota:
@@ -82,10 +84,10 @@ func queryHandler(op *canopyv1.Op) func(*view, *canopyv1.Op) (*canopyv1.Result, 
 }
 
 // IsRead reports whether op changes nothing: Query answers it, but for waits for
-// locks, which only the holder knows. All others go through Apply.
+// locks, and whether marks stand, which only the holder knows. All others go through Apply.
 func IsRead(op *canopyv1.Op) bool {
 	switch op.GetCall().(type) {
-	case *canopyv1.Op_WaitLock, *canopyv1.Op_CancelWait, *canopyv1.Op_Locate, *canopyv1.Op_MarkNames:
+	case *canopyv1.Op_WaitLock, *canopyv1.Op_CancelWait, *canopyv1.Op_Locate:
 		return true
 	}
 	return op != nil && queryHandler(op) != nil

@@ -1,6 +1,8 @@
 package namespace
 
 import (
+	"sync/atomic"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -34,7 +36,13 @@ type Machine struct {
 	scratch  []byte // of encodings, kept from batch to batch
 
 	recordings recordings // of subtrees that are copied
+	moved      atomic.Uint64
 }
+
+// Moved counts what this machine has applied that gave a subtree, or a part of one, to
+// another holder, or took one in: it tells whether there was one between two looks, and
+// nothing else.
+func (m *Machine) Moved() uint64 { return m.moved.Load() }
 
 // subtree is what Apply keeps in memory of one subtree.
 type subtree struct {

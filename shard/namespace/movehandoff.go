@@ -23,6 +23,7 @@ func (b *batch) moveHandOff(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 		return b.namesHandOff(c)
 	}
 	s.move.Phase, s.move.Batches = schema.MoveHandedOff, c.Batches
+	b.m.moved.Add(1)
 	b.m.recordings.set(s.id, nil)
 	b.record()
 	if !s.carves() {

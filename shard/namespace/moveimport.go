@@ -320,6 +320,7 @@ func (b *batch) importActivate(id base.SubtreeID, i *schema.Import, c *canopyv1.
 		return nil, err
 	}
 	i.State, i.Header = schema.ImportActive, nil
+	b.m.moved.Add(1)
 	return b.saveImport(i, c)
 }
 

@@ -153,6 +153,7 @@ func (b *batch) joinActivate(i *schema.Import, c *canopyv1.ImportCommand) (*cano
 		return nil, err
 	}
 	i.State, i.Header = schema.ImportActive, nil
+	b.m.moved.Add(1)
 	return b.saveImport(i, c)
 }
 

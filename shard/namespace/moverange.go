@@ -114,6 +114,7 @@ func (b *batch) namesHandOff(c *canopyv1.MoveCommand) (*canopyv1.Result, error) 
 		return b.moveCancel(nil)
 	}
 	m.Phase, m.Batches, s.State = schema.MoveHandedOff, c.Batches, schema.Active
+	b.m.moved.Add(1)
 	b.m.recordings.set(s.id, nil)
 	b.record()
 	d.Fragments = d.Fragments.With(m.Names, m.Into)

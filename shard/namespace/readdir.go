@@ -70,6 +70,26 @@ func readDir(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	return r, v.fillAttrs(r.Entries, c.ResolveLinks)
 }
 
+// markNames answers the mark of a fragment: of what is or was about to be acknowledged
+// there it shows all. What a transaction has locked is waited for, as in a listing.
+func markNames(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
+	c := op.GetMarkNames()
+	if c.Free {
+		return &canopyv1.Result{}, nil
+	}
+	d, err := v.directory(base.Ino(c.Dir))
+	if err == nil {
+		err = identityOf(op.Cred).accessDir(d, mayRead)
+	}
+	if err == nil {
+		err = v.namesLocked(d.Ino)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &canopyv1.Result{DirAttr: v.dirAttr(d), Mark: d.Appeared}, nil
+}
+
 // nextPosition returns the position behind a cookie.
 func nextPosition(cookie uint64) base.Cookie {
 	return min(base.Cookie(cookie), schema.LastCookie-1) + 1

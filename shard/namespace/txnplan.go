@@ -22,6 +22,7 @@ type TxnPlan struct {
 	facts    map[string]*canopyv1.TxnFact
 	missing  []TxnAsk
 	edits    []TxnEdits
+	split    bool // a name lies in a split directory
 }
 
 // TxnForwards says where directories are that were carved out of the subtree which a
@@ -66,6 +67,7 @@ type TxnVerdict struct {
 	Kind   fserr.Kind
 	Result *canopyv1.Result
 	Edits  []TxnEdits
+	Split  bool // names of split directories change
 }
 
 // TxnCall reports whether an operation can run as a transaction.
@@ -117,7 +119,7 @@ func (p *TxnPlan) Step() ([]TxnAsk, *TxnVerdict, error) {
 		return p.missing, nil, nil
 	}
 	if err == nil {
-		return nil, &TxnVerdict{Result: result, Edits: p.edits}, nil
+		return nil, &TxnVerdict{Result: result, Edits: p.edits, Split: p.split}, nil
 	}
 	kind, ok := err.(fserr.Kind)
 	if !ok {
@@ -178,6 +180,7 @@ func (p *TxnPlan) nameOf(subtree base.SubtreeID, name []byte, f *canopyv1.TxnFac
 		return nil, err
 	}
 	n := &txnName{subtree: subtree, d: &directory{Header: *h, subtree: subtree}, name: name, fact: f}
+	p.split = p.split || n.d.split()
 	if len(f.Dentry) > 0 {
 		if n.dentry, err = schema.DecodeDentry(f.Dentry); err != nil {
 			return nil, err
