@@ -212,32 +212,6 @@ func (c *Client) Readlink(ctx context.Context, cred Cred, n *Inode) (string, err
 	return string(res.Data), nil
 }
 
-// ReadDir returns a page of dir's names in cookie order, without "." and "..".
-func (c *Client) ReadDir(ctx context.Context, cred Cred, dir *Inode, req ReadDirRequest) (ReadDirPage, error) {
-	asked := time.Now()
-	if req.Cookie <= 2 {
-		req.Cookie = 0
-	}
-	op := dir.op(cred)
-	op.Call = &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{
-		Dir: uint64(dir.ino), Cookie: req.Cookie, Mark: req.Mark,
-		MaxEntries: uint32(max(req.MaxEntries, 0)), MaxBytes: uint32(max(req.MaxBytes, 0)),
-		Plus: req.Plus, ResolveLinks: req.Plus}}
-	res, err := c.do(ctx, opReadDir, op)
-	if err != nil {
-		return ReadDirPage{}, err
-	}
-	if req.Plus && c.routes.split.Load() {
-		c.completePage(ctx, res.Entries)
-	}
-	if c.cache != nil && req.Plus {
-		for _, e := range res.Entries {
-			c.cache.putName(dir.ino, string(e.Name), e.Attr, asked)
-		}
-	}
-	return ReadDirPage{Entries: res.Entries, Mark: res.Mark, EOF: res.Eof}, nil
-}
-
 // InodeOf returns the inode of an entry that ReadDir of dir returned, with a
 // reference, as Lookup of its name would. If the entry has attributes, they are
 // replaced by those that this client shows, its buffered writes included.

@@ -185,7 +185,7 @@ func TestStatGathers(t *testing.T) {
 				time.Sleep(time.Duration(2+rand.IntN(5)) * time.Millisecond)
 			}
 		})
-		for i := range 1500 {
+		for i := range 300 {
 			attr, err := c.GetAttr(t.Context(), root, dir)
 			if err != nil {
 				t.Fatal(err)
@@ -225,6 +225,210 @@ func TestChangesGoHome(t *testing.T) {
 	}
 	if err := c.SetXattr(t.Context(), root, dir, "user.a", []byte("b"), 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// list reads a listing page by page, with what happens before each.
+func list(t testing.TB, c *Client, dir *Inode, pageSize int, before func()) map[string]int {
+	t.Helper()
+	seen := map[string]int{}
+	req := ReadDirRequest{MaxEntries: pageSize, Plus: true}
+	for {
+		before()
+		page, err := c.ReadDir(t.Context(), root, dir, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range page.Entries {
+			seen[string(e.Name)]++
+			if e.Cookie <= req.Cookie {
+				t.Fatalf("entry %d of a page at %d is at %d", i, req.Cookie, e.Cookie)
+			}
+			req.Cookie = e.Cookie
+		}
+		if page.EOF {
+			return seen
+		}
+		if len(page.Entries) == 0 || len(page.Entries) > pageSize {
+			t.Fatalf("a page of %d entries, of %d wanted, which is not the last", len(page.Entries), pageSize)
+		}
+		req.Mark = page.Mark
+	}
+}
+
+// DESIGN 10.5: a listing shows each name that was there throughout exactly once,
+// whatever splits and merges meanwhile; and none that is newer.
+func TestListingAcrossSplits(t *testing.T) {
+	for _, relaxed := range []time.Duration{0, time.Nanosecond} {
+		f := newFake(t, 1)
+		d := newSplitDir(t, f)
+		c := f.connect(t, newMemData(), func(c *Config) { c.Relaxed = relaxed })
+		dir := d.inode(t, c)
+		names := d.fill(60)
+		made := 0
+		rapid.Check(t, func(rt *rapid.T) {
+			n := func(bound int) int { return rapid.IntRange(0, bound-1).Draw(rt, "n") }
+			removed := map[string]bool{}
+			seen := list(t, c, dir, 1+n(20), func() {
+				for range n(3) {
+					d.moveAtRandom(n)
+				}
+				if made++; n(2) == 0 {
+					d.create(fmt.Sprint("later-", made))
+				}
+				if gone := n(2 * len(names)); gone < len(names) {
+					removed[names[gone]] = true
+					d.remove(names[gone])
+				}
+			})
+			for _, name := range names {
+				if got := seen[name]; got > 1 || got == 0 && !removed[name] {
+					rt.Fatalf("%s is shown %d times", name, got)
+				}
+			}
+			for name := range removed {
+				d.create(name)
+			}
+			d.mu.Lock()
+			for name := range d.names {
+				if name[0] == 'l' {
+					delete(d.names, name)
+				}
+			}
+			d.mu.Unlock()
+		})
+	}
+}
+
+// PROTOCOLS F3: if one name was acknowledged before another was asked for, no listing
+// shows the second without the first: marks are taken of all fragments together, and
+// again when one of them was lost.
+func TestListingKeepsOrder(t *testing.T) {
+	f := newFake(t, 1)
+	d := newSplitDir(t, f)
+	c := f.connect(t, newMemData())
+	dir := d.inode(t, c)
+	for i := range uint32(8) {
+		d.move(shard.Range{Lo: (i + 1) * 7 * (shard.BorderEnd / 64), Hi: shard.BorderEnd}, splitHome+base.SubtreeID(i)+1)
+	}
+	var lost sync.Map
+	d.dropMark = func() bool {
+		drop := rand.IntN(30) == 0
+		if drop {
+			lost.Store("a mark", true)
+		}
+		return drop
+	}
+	// Marks are taken of one after the other, as over a slow network.
+	d.before = func(op *canopyv1.Op) {
+		if op.GetMarkNames() != nil {
+			time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+		}
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	const makers = 2
+	for m := range makers {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					d.create(fmt.Sprint(m, "-", i))
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+		})
+	}
+	for round := range 20 {
+		seen := list(t, c, dir, 1000, func() {
+			if round%4 == 3 {
+				d.moveAtRandom(rand.IntN)
+			}
+		})
+		for m := range makers {
+			first := -1
+			for i := range 2 * len(seen) {
+				switch name := fmt.Sprint(m, "-", i); {
+				case seen[name] == 0 && first < 0:
+					first = i
+				case seen[name] > 0 && first >= 0:
+					t.Fatalf("round %d: the listing shows %s without %d-%d", round, name, m, first)
+				}
+			}
+		}
+	}
+	close(stop)
+	d.mu.Lock()
+	for _, c := range d.copies {
+		if len(c.standing) > 0 {
+			t.Errorf("a listing left marks standing")
+		}
+	}
+	d.mu.Unlock()
+	wg.Wait()
+	if _, any := lost.Load("a mark"); !any {
+		t.Error("no mark was lost")
+	}
+}
+
+// In relaxed mode no marks are taken of a split directory; of one that is not split
+// nobody takes any beside the first page.
+func TestWhoTakesMarks(t *testing.T) {
+	f := newFake(t, 1)
+	d := newSplitDir(t, f)
+	relaxed := f.connect(t, newMemData(), func(c *Config) { c.Relaxed = time.Nanosecond })
+	strict := f.connect(t, newMemData())
+	d.fill(20)
+	look := func(c *Client) (marks, asked int64) {
+		d.marks.Store(0)
+		d.asked.Store(0)
+		if seen := list(t, c, d.inode(t, c), 7, func() {}); len(seen) != 20 {
+			t.Errorf("%d names", len(seen))
+		}
+		return d.marks.Load(), d.asked.Load()
+	}
+	if marks, asked := look(strict); marks != 0 || asked != 3 {
+		t.Errorf("in one piece: %d marks, %d requests for 3 pages", marks, asked)
+	}
+	d.move(half, splitHome+1)
+	if marks, _ := look(relaxed); marks != 0 {
+		t.Errorf("relaxed mode took %d marks", marks)
+	}
+	if marks, _ := look(strict); marks != 2 {
+		t.Errorf("%d marks of two fragments", marks)
+	}
+	// What is known by now: two marks, given back, and a page of each.
+	if _, asked := look(strict); asked > 4+4 {
+		t.Errorf("%d requests", asked)
+	}
+}
+
+// A position that was told once is good for ever: seekdir goes on there, in a new
+// listing, after whatever splits.
+func TestCookiesStayValid(t *testing.T) {
+	f := newFake(t, 1)
+	d := newSplitDir(t, f)
+	c := f.connect(t, newMemData())
+	dir := d.inode(t, c)
+	d.fill(50)
+	page, err := c.ReadDir(t.Context(), root, dir, ReadDirRequest{})
+	if err != nil || len(page.Entries) != 50 || !page.EOF {
+		t.Fatal(page, err)
+	}
+	all := page.Entries
+	for i := range 50 {
+		d.moveAtRandom(rand.IntN)
+		page, err := c.ReadDir(t.Context(), root, dir, ReadDirRequest{Cookie: all[i].Cookie, MaxEntries: 100})
+		if err != nil || len(page.Entries) != 49-i || !page.EOF {
+			t.Fatalf("behind entry %d: %d entries, %v", i, len(page.Entries), err)
+		}
+		for j, e := range page.Entries {
+			if string(e.Name) != string(all[i+1+j].Name) {
+				t.Fatalf("behind entry %d: %s is entry %d", i, e.Name, j)
+			}
+		}
 	}
 }
 

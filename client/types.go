@@ -95,8 +95,8 @@ type ReadDirRequest struct {
 	// not part of a listing; their cookies are 1 and 2 by convention, and 0 to 2
 	// all start at the first name.
 	Cookie uint64
-	// Mark is what the page before answered (PROTOCOLS F3); 0 starts a listing.
-	Mark uint64
+	// Mark is what the page before answered (PROTOCOLS F3); nil starts a listing.
+	Mark *Mark
 	// MaxEntries and MaxBytes (names and attributes together, about) bound the
 	// page; 0 lets the client choose.
 	MaxEntries, MaxBytes int
@@ -107,6 +107,6 @@ type ReadDirRequest struct {
 // ReadDirPage is a page of a listing.
 type ReadDirPage struct {
 	Entries []*DirEntry
-	Mark    uint64 // for the next page's request
-	EOF     bool   // nothing follows
+	Mark    *Mark // for the next page's request
+	EOF     bool  // nothing follows
 }

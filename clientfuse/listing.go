@@ -16,15 +16,16 @@ import (
 // the last entry delivered. (Not by calling thread: a goroutine, and any stream
 // that threads share, goes on with a listing in another thread, and would there
 // meet the mark of an older listing, which hides newer names.) Of several
-// listings at one position the latest mark counts; a position that is not known
+// listings at one position the one that began last counts; a position that is not known
 // (seekdir, or dropped from the table) takes a new mark.
 
 // listing is how far one listing of a directory is.
 type listing struct {
 	position  uint64 // cookie of the last entry delivered
-	mark      uint64
-	ended     bool // nothing follows
-	nameBytes int  // average length of the names so far
+	mark      *client.Mark
+	began     uint64 // grows with each listing that begins
+	ended     bool   // nothing follows
+	nameBytes int    // average length of the names so far
 }
 
 // Bounds of the table: listings that were given up stay until they are pushed out.
@@ -37,24 +38,27 @@ type listingTable struct {
 	mu    sync.Mutex
 	known map[uint64][]listing // by node id of the directory
 	total int
+	began uint64 // listings
 }
 
 func newListingTable() *listingTable {
 	return &listingTable{known: make(map[uint64][]listing)}
 }
 
-// take removes and returns the listing of dir at position with the latest mark.
+// take removes and returns the listing of dir at position that began last; a new one if
+// there is none.
 func (t *listingTable) take(dir, position uint64) listing {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all, best := t.known[dir], -1
 	for i, l := range all {
-		if l.position == position && (best < 0 || l.mark > all[best].mark) {
+		if l.position == position && (best < 0 || l.began > all[best].began) {
 			best = i
 		}
 	}
 	if best < 0 {
-		return listing{}
+		t.began++
+		return listing{began: t.began}
 	}
 	l := all[best]
 	t.removeLocked(dir, best)
@@ -131,11 +135,9 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 		return estale
 	}
 	w := &dirWriter{f: f, dir: dir, out: out, plus: plus}
-	var l listing
-	if in.Offset != uint64(base.CookieStart) {
-		if l = f.listings.take(dir.id, in.Offset); l.ended {
-			return fuse.OK // the kernel asks once more, to hear that this was all
-		}
+	l := f.listings.take(dir.id, in.Offset)
+	if l.ended {
+		return fuse.OK // the kernel asks once more, to hear that this was all
 	}
 	if !w.dots(in.Offset) {
 		return fuse.OK

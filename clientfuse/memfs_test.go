@@ -26,6 +26,7 @@ type memFS struct {
 	// block, if set, holds calls of Create until it is closed or they end.
 	block chan struct{}
 	refs  map[uint64]int
+	marks map[*client.Mark]uint64 // cookies from which on names are newer
 }
 
 type memNode struct {
@@ -46,7 +47,7 @@ type memName struct {
 }
 
 func newMemFS() *memFS {
-	m := &memFS{cookie: 2, refs: make(map[uint64]int), locks: newMemLocks()}
+	m := &memFS{cookie: 2, refs: make(map[uint64]int), marks: make(map[*client.Mark]uint64), locks: newMemLocks()}
 	m.root = m.newNode(syscall.S_IFDIR|0o755, client.Cred{}, nil)
 	m.root.parent = m.root
 	return m
@@ -420,11 +421,12 @@ func (m *memFS) ReadDir(_ context.Context, _ client.Cred, dir inode, req client.
 	defer m.mu.Unlock()
 	d := dir.(*memNode)
 	page := client.ReadDirPage{Mark: req.Mark}
-	if page.Mark == 0 {
-		page.Mark = m.cookie + 1 // F3: what is newer is not shown
+	if page.Mark == nil {
+		page.Mark = new(client.Mark)
+		m.marks[page.Mark] = m.cookie + 1 // F3: what is newer is not shown
 	}
 	i := sort.Search(len(d.order), func(i int) bool { return d.order[i].cookie > req.Cookie })
-	for ; i < len(d.order) && d.order[i].cookie < page.Mark; i++ {
+	for ; i < len(d.order) && d.order[i].cookie < m.marks[page.Mark]; i++ {
 		e := d.order[i]
 		if e.node == nil {
 			continue

@@ -178,8 +178,8 @@ func TestListingMarks(t *testing.T) {
 func TestListingTableIsBounded(t *testing.T) {
 	table := newListingTable()
 	for i := range uint64(3 * maxListings) {
-		table.put(1+i%100, listing{position: i, mark: 1})
-		table.put(1000+i, listing{position: i, mark: 1})
+		table.put(1+i%100, listing{position: i})
+		table.put(1000+i, listing{position: i})
 	}
 	total := 0
 	for _, all := range table.known {
