@@ -117,6 +117,11 @@ func (h *hosted) count(r shard.Reader, out *canopyv1.ShardStatus) error {
 	for _, s := range out.Subtrees {
 		id := base.SubtreeID(s.Subtree)
 		if err == nil {
+			var fragments shard.FragmentMap
+			fragments, err = namespace.RootFragments(r, h.shard, id, base.Ino(s.RootIno))
+			s.Fragments = fragments.Proto()
+		}
+		if err == nil {
 			err = namespace.Orphans(r, h.shard, id, 0, func(namespace.OrphanInfo) bool { out.Orphans++; return true })
 		}
 		if err == nil {

@@ -65,9 +65,7 @@ func edgeMessage(e edge.Edge) *canopyv1.FsckEdge {
 		Kind: uint32(e.Kind), Subtree: uint64(e.Subtree), Epoch: uint64(e.Epoch), Ino: uint64(e.Ino), Dir: uint64(e.Dir),
 		To: uint64(e.To), Top: uint64(e.Top), Name: e.Name, Border: e.Border, Count: e.Count, Lists: e.Lists, Sum: e.Sum,
 	}
-	for _, f := range e.Fragments {
-		out.Fragments = append(out.Fragments, &canopyv1.Fragment{Lo: f.Lo, Subtree: uint64(f.Subtree)})
-	}
+	out.Fragments = e.Fragments.Proto()
 	for _, dir := range e.Listed {
 		out.Listed = append(out.Listed, uint64(dir))
 	}

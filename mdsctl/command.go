@@ -72,7 +72,7 @@ func (a *app) command() *cobra.Command {
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long one process may take to answer")
 	root.AddCommand(a.statusCommand(), a.nodeCommand(), a.shardCommand(), a.subtreeCommand(), a.sessionCommand(),
-		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.migrateCommand(), a.checksumCommand(), a.fsckCommand())
+		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.migrateCommand(), a.splitCommand(), a.mergeCommand(), a.fragmentsCommand(), a.checksumCommand(), a.fsckCommand())
 	return root
 }
 
@@ -157,29 +157,43 @@ func (a *app) walk(ctx context.Context, typed string, follow bool) (attr *client
 
 // at is walk, and calls do with what the path leads to.
 func (a *app) at(ctx context.Context, typed string, follow bool, do func(context.Context, *client.Client, *client.Inode) error) (attr *client.Attr, path string, err error) {
-	path, err = local.NamespacePath(typed)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 4*a.timeout)
+	defer cancel()
+	err = a.reach(ctx, typed, follow, func(c *client.Client, n *client.Inode, at *client.Attr, p string) error {
+		attr, path = at, p
+		return do(ctx, c, n)
+	})
+	if path == "" {
 		return nil, "", err
+	}
+	return attr, path, err
+}
+
+// reach calls do with what a path leads to, for as long as do takes.
+func (a *app) reach(ctx context.Context, typed string, follow bool, do func(c *client.Client, n *client.Inode, attr *client.Attr, path string) error) (err error) {
+	path, err := local.NamespacePath(typed)
+	if err != nil {
+		return err
 	}
 	// From here on the path says which cluster is meant.
 	if a.cluster, err = local.FindFor(a.cluster, typed); err != nil {
-		return nil, "", err
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*a.timeout)
+	finding, cancel := context.WithTimeout(ctx, 4*a.timeout)
 	defer cancel()
-	c, err := client.Connect(ctx, client.Config{Cluster: a.cluster, Mount: "mdsctl"})
+	c, err := client.Connect(finding, client.Config{Cluster: a.cluster, Mount: "mdsctl"})
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
-	n, attr, err := c.FS(a.cred()).Walk(ctx, path, follow)
+	n, attr, err := c.FS(a.cred()).Walk(finding, path, follow)
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
 		err = fmt.Errorf("%s: %w", path, pe.Err) // which step of the walk failed is no news
 	}
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	defer n.Release()
-	return attr, path, do(ctx, c, n)
+	return do(c, n, attr, path)
 }

@@ -4,15 +4,19 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
+	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/client/inspect"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/layoutsvc/stripe"
+	"github.com/canopyfs/canopy/shard"
 )
 
 // subtreeRow is one subtree, as JSON has it.
@@ -21,6 +25,7 @@ type subtreeRow struct {
 	Shard       uint64 `json:"shard"`
 	Epoch       uint64 `json:"epoch"`
 	RootIno     uint64 `json:"root_ino"`
+	Path        string `json:"path"`  // of the root; empty if it could not be found out
 	State       string `json:"state"` // as the shard says; empty if it did not answer
 	Files       uint64 `json:"files"`
 	Directories uint64 `json:"directories"`
@@ -28,6 +33,39 @@ type subtreeRow struct {
 	HolderNode  uint64 `json:"holder_node"` // of the shard; 0: nobody holds it now
 	MapShard    uint64 `json:"map_shard"`   // as the placement map says; 0: it is not there
 	MapEpoch    uint64 `json:"map_epoch"`
+	// Of a fragment of a split directory, the root: the ranges of its names that lie here;
+	// merged: none any more, but subdirectories that were made meanwhile.
+	Names  []nameRange `json:"names,omitempty"`
+	Merged bool        `json:"merged,omitempty"`
+}
+
+type nameRange struct {
+	Lo uint32 `json:"lo"`
+	Hi uint32 `json:"hi"`
+}
+
+// part says which part of its root a subtree has.
+func (r *subtreeRow) part() string {
+	if r.Merged {
+		return "merged"
+	}
+	var parts []string
+	for _, n := range r.Names {
+		parts = append(parts, shard.Range(n).String())
+	}
+	return strings.Join(parts, ",")
+}
+
+// split notes the fragments of the root.
+func (r *subtreeRow) split(all []*canopyv1.Fragment) {
+	fragments := shard.FragmentsOf(all)
+	if fragments == nil {
+		return
+	}
+	for _, n := range fragments.In(base.SubtreeID(r.Subtree)) {
+		r.Names = append(r.Names, nameRange(n))
+	}
+	r.Merged = len(r.Names) == 0
 }
 
 // subtreeRows joins what shards say of their subtrees with the map. For
@@ -55,6 +93,10 @@ func subtreeRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []subt
 				}
 				row.Shard, row.Epoch, row.RootIno, row.State = s.GetShard(), st.GetEpoch(), st.GetRootIno(), st.GetState()
 				row.Files, row.Directories, row.Bytes = st.GetFiles(), st.GetDirectories(), st.GetBytes()
+				row.Names, row.Merged = nil, false
+				if row.State == "active" || row.State == "frozen" {
+					row.split(st.GetFragments())
+				}
 			}
 		}
 	}
@@ -70,20 +112,46 @@ func subtreeRows(m *canopyv1.PlacementMap, reports []*inspect.NodeReport) []subt
 func (a *app) subtreeCommand() *cobra.Command {
 	return group("subtree", "Subtrees: the units of ownership", &cobra.Command{
 		Use: "ls", Short: "List subtrees with owner, epoch and contents", Args: noArgs,
-		Long:    "List every subtree with the shard that owns it, its epoch, and how many files and\ndirectories it has. MAP is what clients route by; a late entry there costs them a redirect.",
+		Long: "List every subtree with the shard that owns it, its epoch, and how many files and\ndirectories it has. MAP is what clients route by; a late entry there costs them a redirect.\n" +
+			"NAMES is of a fragment of a split directory: the hashes of the names that it holds (mdsctl fragments PATH).\nA fragment that was merged holds none; directories that were made in it stay there.",
 		Example: "  mdsctl subtree ls",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
 				rows := subtreeRows(cl.Map(), cl.Nodes(c.Context()))
-				return a.emit(rows, func(t *table) {
-					t.row("SUBTREE", "SHARD", "HOLDER", "EPOCH", "ROOT-INO", "STATE", "FILES", "DIRECTORIES", "BYTES", "MAP")
-					for _, r := range rows {
-						t.row(r.Subtree, r.Shard, nodeText(r.HolderNode), r.Epoch, r.RootIno, r.State, r.Files, r.Directories, bytesText(r.Bytes), fmt.Sprintf("shard %d, epoch %d", r.MapShard, r.MapEpoch))
-					}
-				})
+				a.addPaths(c.Context(), rows)
+				return a.emit(rows, func(t *table) { writeSubtrees(t, rows) })
 			})
 		},
 	})
+}
+
+func writeSubtrees(t *table, rows []subtreeRow) {
+	t.row("SUBTREE", "SHARD", "HOLDER", "EPOCH", "ROOT-INO", "PATH", "NAMES", "STATE", "FILES", "DIRECTORIES", "BYTES", "MAP")
+	for _, r := range rows {
+		t.row(r.Subtree, r.Shard, nodeText(r.HolderNode), r.Epoch, r.RootIno, r.Path, r.part(), r.State, r.Files, r.Directories, bytesText(r.Bytes), fmt.Sprintf("shard %d, epoch %d", r.MapShard, r.MapEpoch))
+	}
+}
+
+// addPaths adds the paths of the roots, as far as they can be found out soon: the list
+// is for clusters that are not well, too.
+func (a *app) addPaths(ctx context.Context, rows []subtreeRow) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	paths := map[uint64]string{uint64(base.RootIno): "/"}
+	unknown := func(r subtreeRow) bool { return r.RootIno != 0 && r.RootIno != uint64(base.RootIno) }
+	if slices.ContainsFunc(rows, unknown) {
+		_ = a.reach(ctx, "/", true, func(c *client.Client, _ *client.Inode, _ *client.Attr, _ string) error {
+			for _, r := range rows {
+				if _, asked := paths[r.RootIno]; !asked && unknown(r) {
+					paths[r.RootIno], _ = c.DirPath(ctx, base.Ino(r.RootIno)) // it can be gone by now
+				}
+			}
+			return nil
+		})
+	}
+	for i := range rows {
+		rows[i].Path = paths[rows[i].RootIno]
+	}
 }
 
 // sessionRow is one client's session at one shard, as JSON has it.

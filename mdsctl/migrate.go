@@ -12,6 +12,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/inspect"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
 )
 
 // moveRow is one move, as JSON has it.
@@ -31,6 +32,11 @@ type moveRow struct {
 	Expected uint64  `json:"expected_pause_ms"`
 	PauseMS  float64 `json:"pause_ms"`
 	Problem  string  `json:"problem,omitempty"`
+	// With hi: the border hashes of root's names that move, and whether they join a
+	// fragment that is there.
+	Lo   uint32 `json:"lo,omitempty"`
+	Hi   uint32 `json:"hi,omitempty"`
+	Join bool   `json:"join,omitempty"`
 }
 
 func phaseText(m *canopyv1.Move) string {
@@ -60,7 +66,8 @@ func phaseText(m *canopyv1.Move) string {
 func newMoveRow(m *canopyv1.Move) moveRow {
 	return moveRow{Root: m.GetRoot(), Subtree: m.GetSubtree(), Into: m.GetInto(), From: m.GetFromShard(), To: m.GetToShard(),
 		Phase: phaseText(m), Members: m.GetMembers(), Entries: m.GetEntries(), Bytes: m.GetBytes(), Rate: m.GetEntriesPerSecond(),
-		Rounds: m.GetRounds(), Changed: m.GetChanged(), Expected: m.GetExpectedPauseMs(), PauseMS: float64(m.GetPauseUs()) / 1000, Problem: m.GetProblem()}
+		Rounds: m.GetRounds(), Changed: m.GetChanged(), Expected: m.GetExpectedPauseMs(), PauseMS: float64(m.GetPauseUs()) / 1000, Problem: m.GetProblem(),
+		Lo: m.GetLo(), Hi: m.GetHi(), Join: m.GetJoin()}
 }
 
 // text is a move's progress in one line.
@@ -89,11 +96,14 @@ func (r moveRow) text() string {
 }
 
 func (a *app) migrateCommand() *cobra.Command {
-	var to uint64
+	var to, subtree uint64
 	var cancel, status bool
 	c := &cobra.Command{
 		Use: "migrate PATH", Short: "Move a directory with all below it to another shard", Args: func(c *cobra.Command, args []string) error {
-			if status && len(args) == 0 {
+			switch {
+			case c.Flags().Changed("subtree") && len(args) > 0:
+				return errors.New("migrate wants PATH or --subtree ID, not both")
+			case status && len(args) == 0, subtree != 0:
 				return nil
 			}
 			return oneArg("PATH")(c, args)
@@ -105,24 +115,34 @@ func (a *app) migrateCommand() *cobra.Command {
 			"The command shows the progress until the move has ended. An interrupt ends the showing, not the\n" +
 			"move: --status shows it again, --cancel takes it back, as long as it is not handed off.\n\n" +
 			"Not moved with a directory: files with several links that got their second link in a subtree that\n" +
-			"stays, deleted files that are open. Refused: a directory with a quota on it, above or below it.",
-		Example: "  mdsctl migrate /data/set --to 2\n  mdsctl migrate --status\n  mdsctl migrate --cancel /data/set",
+			"stays, deleted files that are open. Refused: a directory with a quota on it, above or below it;\n" +
+			"and one that is split, which is no subtree's root: merge it, or move its fragments. --subtree ID moves\n" +
+			"a whole subtree, so also one fragment of a split directory (mdsctl fragments PATH).\n\n" +
+			"--status and --cancel show and take back moves of fragments, too, that split and merge began.",
+		Example: "  mdsctl migrate /data/set --to 2\n  mdsctl migrate --subtree 17592186044418 --to 3\n  mdsctl migrate --status\n  mdsctl migrate --cancel /data/set",
 		RunE: func(c *cobra.Command, args []string) error {
 			asked := c.Flags().Changed("to")
 			switch {
 			case cancel && (status || asked), status && asked:
 				return errors.New("migrate wants one of --to, --cancel and --status")
-			case status:
-				return a.moveStatus(c.Context(), args)
-			case cancel:
-				return a.cancelMove(c.Context(), args[0])
-			case !asked || to == 0:
+			case !status && !cancel && (!asked || to == 0):
 				return errors.New("migrate wants --to SHARD: mdsctl shard ls lists them")
+			case status && len(args) == 0 && subtree == 0:
+				return a.withCluster(c.Context(), func(cl *inspect.Cluster) error { return a.showMoves(c.Context(), cl, nil) })
 			}
-			return a.migrate(c.Context(), args[0], to)
+			return a.withMovable(c.Context(), args, subtree, func(cl *inspect.Cluster, at movable) error {
+				switch {
+				case status:
+					return a.showMoves(c.Context(), cl, &at)
+				case cancel:
+					return a.cancelMove(c.Context(), cl, at)
+				}
+				return a.migrate(c.Context(), cl, at, to)
+			})
 		},
 	}
 	c.Flags().Uint64Var(&to, "to", 0, "the shard to move it to")
+	c.Flags().Uint64Var(&subtree, "subtree", 0, "in place of PATH: the subtree of this id (mdsctl subtree ls)")
 	c.Flags().BoolVar(&cancel, "cancel", false, "cancel the move of PATH, before its hand-off")
 	c.Flags().BoolVar(&status, "status", false, "show the moves, or that of PATH")
 	return c
@@ -130,13 +150,34 @@ func (a *app) migrateCommand() *cobra.Command {
 
 // movable is a directory that is to be moved, and where it is.
 type movable struct {
+	typed        string // as the user called it
 	dir, subtree uint64
 	shard        base.ShardID
+	whole        bool // the subtree was asked for, by its id
 }
 
-// withMovable finds a directory, and runs do with it.
-func (a *app) withMovable(ctx context.Context, typed string, do func(*inspect.Cluster, movable) error) error {
-	attr, path, err := a.walk(ctx, typed, true)
+// has tells whether a move is one of what was asked for.
+func (m *movable) has(x *canopyv1.Move) bool {
+	if m.whole {
+		return x.GetSubtree() == m.subtree || x.GetInto() == m.subtree
+	}
+	return x.GetRoot() == m.dir
+}
+
+// withMovable finds a directory, or a subtree by its id, and runs do with it.
+func (a *app) withMovable(ctx context.Context, args []string, subtree uint64, do func(*inspect.Cluster, movable) error) error {
+	if subtree != 0 {
+		return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+			typed := fmt.Sprint("subtree ", subtree)
+			for _, s := range cl.Map().GetSubtrees() {
+				if s.GetSubtree() == subtree {
+					return do(cl, movable{typed, s.GetRootIno(), subtree, base.ShardID(s.GetShard()), true})
+				}
+			}
+			return fmt.Errorf("there is no %s: mdsctl subtree ls lists them", typed)
+		})
+	}
+	attr, path, err := a.walk(ctx, args[0], true)
 	if err != nil {
 		return err
 	}
@@ -146,7 +187,7 @@ func (a *app) withMovable(ctx context.Context, typed string, do func(*inspect.Cl
 	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
 		for _, s := range cl.Map().GetSubtrees() {
 			if s.GetSubtree() == attr.GetSubtree() {
-				return do(cl, movable{attr.GetIno(), attr.GetSubtree(), base.ShardID(s.GetShard())})
+				return do(cl, movable{args[0], attr.GetIno(), attr.GetSubtree(), base.ShardID(s.GetShard()), false})
 			}
 		}
 		return fmt.Errorf("%s is in subtree %d, whose shard is not known yet: try again", path, attr.GetSubtree())
@@ -156,17 +197,15 @@ func (a *app) withMovable(ctx context.Context, typed string, do func(*inspect.Cl
 // movePoll is how often the progress is shown.
 const movePoll = 500 * time.Millisecond
 
-func (a *app) migrate(ctx context.Context, typed string, to uint64) error {
-	return a.withMovable(ctx, typed, func(cl *inspect.Cluster, at movable) error {
-		if cl.ShardInfo(base.ShardID(to)) == nil {
-			return cl.UnknownShard(base.ShardID(to))
-		}
-		move, err := cl.StartMove(ctx, &canopyv1.StartMoveRequest{Shard: uint64(at.shard), Subtree: at.subtree, Dir: at.dir, ToShard: to})
-		if err != nil {
-			return fmt.Errorf("%s cannot be moved: %w", typed, err)
-		}
-		return a.watchMove(ctx, cl, typed, move)
-	})
+func (a *app) migrate(ctx context.Context, cl *inspect.Cluster, at movable, to uint64) error {
+	if cl.ShardInfo(base.ShardID(to)) == nil {
+		return cl.UnknownShard(base.ShardID(to))
+	}
+	move, err := cl.StartMove(ctx, &canopyv1.StartMoveRequest{Shard: uint64(at.shard), Subtree: at.subtree, Dir: at.dir, ToShard: to})
+	if err != nil {
+		return fmt.Errorf("%s cannot be moved: %w", at.typed, err)
+	}
+	return a.watchMove(ctx, cl, at.typed, move)
 }
 
 // watchMove shows the progress of a move until it has ended.
@@ -223,36 +262,31 @@ func findMove(all []*canopyv1.Move, move *canopyv1.Move) *canopyv1.Move {
 	return nil
 }
 
-func (a *app) cancelMove(ctx context.Context, typed string) error {
-	return a.withMovable(ctx, typed, func(cl *inspect.Cluster, at movable) error {
-		all, err := cl.Moves(ctx, at.shard)
-		if err != nil {
-			return err
+func (a *app) cancelMove(ctx context.Context, cl *inspect.Cluster, at movable) error {
+	running, err := a.movesOf(ctx, cl, &at)
+	for _, m := range slices.Backward(running) {
+		if m.GetOutcome() != "" {
+			continue
 		}
-		for _, m := range slices.Backward(all) {
-			if m.GetRoot() != at.dir || m.GetOutcome() != "" {
-				continue
-			}
-			if _, err := cl.CancelMove(ctx, at.shard, base.SubtreeID(m.GetSubtree())); err != nil {
-				return fmt.Errorf("the move of %s cannot be cancelled: %w", typed, err)
-			}
-			fmt.Fprintf(a.env.Stdout, "cancelled: %s stays at shard %v\n", typed, at.shard)
-			return nil
+		if _, err := cl.CancelMove(ctx, base.ShardID(m.GetFromShard()), base.SubtreeID(m.GetSubtree())); err != nil {
+			return fmt.Errorf("the move of %s cannot be cancelled: %w", at.typed, err)
 		}
-		return fmt.Errorf("no move of %s runs", typed)
-	})
-}
-
-func (a *app) moveStatus(ctx context.Context, args []string) error {
-	if len(args) == 1 {
-		return a.withMovable(ctx, args[0], func(cl *inspect.Cluster, at movable) error { return a.showMoves(ctx, cl, at.dir) })
+		what := at.typed
+		if m.GetHi() > 0 {
+			what = fmt.Sprintf("the names %v of %s", shard.Range{Lo: m.GetLo(), Hi: m.GetHi()}, at.typed)
+		}
+		fmt.Fprintf(a.env.Stdout, "cancelled: %s stays at shard %d\n", what, m.GetFromShard())
+		return nil
 	}
-	return a.withCluster(ctx, func(cl *inspect.Cluster) error { return a.showMoves(ctx, cl, 0) })
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("no move of %s runs", at.typed)
 }
 
-// showMoves shows the moves of a directory, or all.
-func (a *app) showMoves(ctx context.Context, cl *inspect.Cluster, dir uint64) error {
-	rows := []moveRow{}
+// movesOf returns the moves of what was asked for, of all with nil, as the shards'
+// holders know them; the error is of those that do not answer.
+func (a *app) movesOf(ctx context.Context, cl *inspect.Cluster, at *movable) (found []*canopyv1.Move, err error) {
 	var silent []error
 	for _, s := range cl.Map().GetShards() {
 		all, err := cl.Moves(ctx, base.ShardID(s.GetShard()))
@@ -260,20 +294,34 @@ func (a *app) showMoves(ctx context.Context, cl *inspect.Cluster, dir uint64) er
 			silent = append(silent, err)
 		}
 		for _, m := range all {
-			if dir == 0 || m.GetRoot() == dir {
-				rows = append(rows, newMoveRow(m))
+			if at == nil || at.has(m) {
+				found = append(found, m)
 			}
 		}
+	}
+	return found, errors.Join(silent...)
+}
+
+// showMoves shows the moves of what was asked for, or all.
+func (a *app) showMoves(ctx context.Context, cl *inspect.Cluster, at *movable) error {
+	rows := []moveRow{}
+	all, silent := a.movesOf(ctx, cl, at)
+	for _, m := range all {
+		rows = append(rows, newMoveRow(m))
 	}
 	if err := a.emit(rows, func(t *table) { writeMoves(t, rows) }); err != nil {
 		return err
 	}
-	return errors.Join(silent...)
+	return silent
 }
 
 func writeMoves(t *table, rows []moveRow) {
-	t.row("ROOT", "FROM", "TO", "SUBTREE", "INTO", "PROGRESS")
+	t.row("ROOT", "FROM", "TO", "SUBTREE", "INTO", "NAMES", "PROGRESS")
 	for _, r := range rows {
-		t.row(r.Root, r.From, r.To, r.Subtree, r.Into, r.text())
+		names := ""
+		if r.Hi > 0 {
+			names = shard.Range{Lo: r.Lo, Hi: r.Hi}.String()
+		}
+		t.row(r.Root, r.From, r.To, r.Subtree, r.Into, names, r.text())
 	}
 }

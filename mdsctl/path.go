@@ -37,8 +37,9 @@ type statReport struct {
 	Layout      []componentRow `json:"layout"`
 	Subtree     uint64         `json:"subtree"`
 	Epoch       uint64         `json:"epoch"`
-	Shard       uint64         `json:"shard"`       // owner of that subtree by the map, 0 if it is not there
-	HolderNode  uint64         `json:"holder_node"` // hint of the map
+	Shard       uint64         `json:"shard"`               // owner of that subtree by the map, 0 if it is not there
+	HolderNode  uint64         `json:"holder_node"`         // hint of the map
+	Fragments   int            `json:"fragments,omitempty"` // of a split directory: mdsctl fragments shows them
 }
 
 type cutRow struct {
@@ -122,21 +123,41 @@ func writeStat(t *table, r statReport) {
 	}
 	t.row("subtree", fmt.Sprintf("%d, epoch %d", r.Subtree, r.Epoch))
 	t.row("shard", fmt.Sprintf("%s, last known holder node %s", nodeText(r.Shard), nodeText(r.HolderNode)))
+	if r.Fragments > 1 {
+		t.row("fragments", fmt.Sprintf("%d, of which these are the first one's (mdsctl fragments)", r.Fragments))
+	}
 }
 
 func (a *app) statCommand() *cobra.Command {
 	follow := false
 	c := &cobra.Command{
 		Use: "stat PATH", Short: "Show all attributes of a path, and where its metadata lives", Args: oneArg("PATH"),
-		Long:    "Show what stat(2) shows of a path and what only Canopy knows: subtree, epoch and shard,\nversions, data id, size epoch with cuts, layout. A symbolic link is shown itself.",
+		Long:    "Show what stat(2) shows of a path and what only Canopy knows: subtree, epoch and shard,\nversions, data id, size epoch with cuts, layout. A symbolic link is shown itself. Of a split directory\nthe numbers are over all fragments.",
 		Example: "  mdsctl stat /data/set/train.tar\n  mdsctl stat ./mnt/data -o json",
 		RunE: func(c *cobra.Command, args []string) error {
-			attr, path, err := a.walk(c.Context(), args[0], follow)
+			var whole *client.Attr
+			fragments := 0
+			attr, path, err := a.at(c.Context(), args[0], follow, func(ctx context.Context, c *client.Client, n *client.Inode) error {
+				if !n.IsDir() {
+					return nil
+				}
+				all, err := c.Fragments(ctx, n)
+				if fragments = len(all); fragments > 1 {
+					whole, err = c.GetAttr(ctx, a.cred(), n)
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}
+			if whole != nil {
+				attr = whole
+			}
 			return a.withCluster(c.Context(), func(cl *inspect.Cluster) error {
 				r := newStat(path, attr, cl.Map())
+				if fragments > 1 {
+					r.Fragments = fragments
+				}
 				return a.emit(r, func(t *table) { writeStat(t, r) })
 			})
 		},

@@ -140,7 +140,7 @@ func edgeOf(at uint64, m *canopyv1.FsckEdge) edge.Edge {
 		Ino: base.Ino(m.GetIno()), Dir: base.Ino(m.GetDir()), To: base.SubtreeID(m.GetTo()), Top: base.Ino(m.GetTop()),
 		Name: m.GetName(), Border: m.GetBorder(), Count: m.GetCount(), Lists: m.GetLists(), Sum: m.GetSum(),
 	}
-	for _, f := range m.GetFragments() {
+	for _, f := range m.GetFragments() { // whatever is wrong with it, Join says
 		e.Fragments = append(e.Fragments, shard.Fragment{Lo: f.GetLo(), Subtree: base.SubtreeID(f.GetSubtree())})
 	}
 	for _, dir := range m.GetListed() {

@@ -58,15 +58,26 @@ func (c *Cluster) CancelMove(ctx context.Context, shard base.ShardID, subtree ba
 	return move, errors.Join(err, refusedBy(err, refused))
 }
 
-// refusal is what a holder refuses with, in its own words.
+// Refusal is what a holder refuses with, in its own words.
+type Refusal struct {
+	Kind  fserr.Kind
+	Words string
+}
+
+func (r *Refusal) Error() string { return r.Words }
+
+// Unwrap makes it an error of its kind.
+func (r *Refusal) Unwrap() error { return r.Kind }
+
 func refusal(kind uint32, detail string) error {
-	if kind == 0 {
+	k := fserr.Kind(kind)
+	switch {
+	case kind == 0:
 		return nil
+	case detail == "":
+		detail = k.Error()
 	}
-	if detail == "" {
-		return fserr.Kind(kind)
-	}
-	return errors.New(detail)
+	return &Refusal{k, detail}
 }
 
 // refusedBy returns the refusal, unless nobody was the holder.

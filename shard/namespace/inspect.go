@@ -45,6 +45,20 @@ func Subtrees(r shard.Reader, id base.ShardID, fn func(SubtreeInfo) bool) error 
 	return nil
 }
 
+// RootFragments returns the fragments of a subtree's root, as the subtree knows them, if
+// it is one of several or was one; nil if the whole directory lies in it.
+func RootFragments(r shard.Reader, id base.ShardID, subtree base.SubtreeID, root base.Ino) (shard.FragmentMap, error) {
+	value, found, err := r.Get(schema.HeaderKey(id, subtree, root))
+	if err != nil || !found {
+		return nil, err
+	}
+	h, err := schema.DecodeHeader(value)
+	if err != nil || !h.Fragments.Split() && h.Fragments.Home() == subtree {
+		return nil, err
+	}
+	return h.Fragments, nil
+}
+
 // OrphanInfo is an inode without a name.
 type OrphanInfo struct {
 	Subtree   base.SubtreeID

@@ -1,0 +1,180 @@
+package mdsctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/canopyfs/canopy/client"
+	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/shard"
+)
+
+func (a *app) splitCommand() *cobra.Command {
+	var fragments int
+	var to string
+	c := &cobra.Command{
+		Use: "split PATH --fragments N", Short: "Split a directory into fragments on many shards", Args: oneArg("PATH"),
+		Long: "Split the names of a directory, while it is in use, into N equal ranges of their hashes: a\n" +
+			"power of two up to " + fmt.Sprint(shard.MaxFragments) + ". The first range stays, each other one becomes a subtree with a shard of its\n" +
+			"own: those of --to, or all in turn, so that each has as many as the others. Subdirectories\n" +
+			"stay where they are, with all below them; only their names move. A directory that is split\n" +
+			"already can be split further.\n\n" +
+			"One range moves after the other, as migrate moves a directory: operations on it (on all of the\n" +
+			"subtree that it is cut from) wait for a moment at the end, which is printed. An interrupt ends\n" +
+			"the command; the move that runs goes on (migrate --status shows it, migrate --cancel takes it\n" +
+			"back), and the same command goes on with the rest.\n\n" +
+			"Refused: a directory with a quota on it, above or below it.",
+		Example: "  mdsctl split /data/set --fragments 8\n  mdsctl split / --fragments 4 --to 2,3\n  mdsctl fragments /data/set",
+		RunE: func(c *cobra.Command, args []string) error {
+			if n := fragments; n < 2 || n > shard.MaxFragments || n&(n-1) != 0 {
+				return fmt.Errorf("--fragments %d: want a power of two from 2 to %d", n, shard.MaxFragments)
+			}
+			shards, err := shardList(to)
+			if err != nil {
+				return err
+			}
+			return a.split(c.Context(), args[0], fragments, shards)
+		},
+	}
+	c.Flags().IntVar(&fragments, "fragments", 0, "how many, a power of two")
+	c.Flags().StringVar(&to, "to", "", "shards for the new fragments, such as 2,3 (default: all)")
+	return c
+}
+
+// shardList reads a list of shard ids, each once.
+func shardList(s string) ([]base.ShardID, error) {
+	var all []base.ShardID
+	if s == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		id, err := strconv.ParseUint(strings.TrimSpace(part), 10, 32)
+		if err != nil || id == 0 || slices.Contains(all, base.ShardID(id)) {
+			return nil, fmt.Errorf("--to %s: want ids of shards, each once, such as 2,3: mdsctl shard ls lists them", s)
+		}
+		all = append(all, base.ShardID(id))
+	}
+	return all, nil
+}
+
+func (a *app) mergeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "merge PATH", Short: "Join the fragments of a split directory", Args: oneArg("PATH"),
+		Long: "Bring all names of a split directory back to its first fragment, one fragment after the\n" +
+			"other, while it is in use. Subdirectories that were made in a fragment stay in its subtree.\n\n" +
+			"An interrupt ends the command; the move that runs goes on (migrate --status shows it, migrate\n" +
+			"--cancel takes it back), and the same command goes on with the rest.",
+		Example: "  mdsctl merge /data/set",
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withRanger(c.Context(), args[0], "merge", func(r *ranger) error { return r.report(c.Context(), mergePlan) })
+		},
+	}
+}
+
+// withRanger calls do with who moves ranges of a directory's names.
+func (a *app) withRanger(ctx context.Context, typed, verb string, do func(*ranger) error) error {
+	can := "can be " + map[string]string{"split": "split", "merge": "merged"}[verb]
+	return a.withDirectory(ctx, typed, can, func(c *client.Client, n *client.Inode, path string) error {
+		return a.withCluster(ctx, func(cl *inspect.Cluster) error {
+			return do(&ranger{app: a, cl: cl, c: c, dir: n, path: path, again: "mdsctl " + verb + " " + path})
+		})
+	})
+}
+
+// report carries out a plan, and shows what is there then.
+func (r *ranger) report(ctx context.Context, next plan) error {
+	now, err := r.run(ctx, next)
+	if err != nil {
+		return err
+	}
+	out := fragmentsReport{Path: r.path, Ino: uint64(r.dir.Ino()), Fragments: fragmentRows(now), Moves: r.moves}
+	return r.emit(out, func(t *table) {
+		if len(now) == 1 {
+			t.line(fmt.Sprintf("%s has one fragment, at shard %v", r.path, now[0].Shard))
+			return
+		}
+		t.line(fmt.Sprintf("%s has %d fragments", r.path, len(now)))
+	})
+}
+
+func (a *app) split(ctx context.Context, typed string, n int, to []base.ShardID) error {
+	return a.withRanger(ctx, typed, "split", func(r *ranger) error {
+		now, err := r.fragmentsOf(ctx, r.c, r.dir)
+		if err != nil {
+			return err
+		}
+		if err := canSplit(r.path, now, n); err != nil {
+			return err
+		}
+		shards, preferred, err := r.targets(ctx, now[0].Shard, to)
+		if err != nil {
+			return err
+		}
+		r.again = fmt.Sprintf("mdsctl split %s --fragments %d", r.path, n)
+		return r.report(ctx, splitPlan(n, shards, preferred))
+	})
+}
+
+// canSplit says why a directory cannot get n equal fragments.
+func canSplit(path string, now []client.Fragment, n int) error {
+	if len(now) > n {
+		return fmt.Errorf("%s has %d fragments already: mdsctl merge joins them", path, len(now))
+	}
+	for _, f := range now {
+		if f.Lo%(shard.BorderEnd/uint32(n)) != 0 {
+			return fmt.Errorf("%s has a fragment of the names %v, which is none of %d equal ones: take more, or merge it first (mdsctl fragments %s)", path, f.Range, n, path)
+		}
+	}
+	return nil
+}
+
+// targets returns the shards that take fragments, and which of them is the i-th one's
+// if all have as many.
+func (r *ranger) targets(ctx context.Context, home base.ShardID, to []base.ShardID) ([]base.ShardID, func(i int) base.ShardID, error) {
+	for _, id := range to {
+		if r.cl.ShardInfo(id) == nil {
+			return nil, nil, r.cl.UnknownShard(id)
+		}
+	}
+	if len(to) > 0 {
+		return to, func(i int) base.ShardID { return to[(i-1)%len(to)] }, nil
+	}
+	var healthy []base.ShardID
+	full := fullShards(r.cl.Nodes(ctx))
+	first := errors.New("their disks are full")
+	for _, s := range r.cl.Map().GetShards() {
+		id := base.ShardID(s.GetShard())
+		switch _, err := r.cl.Moves(ctx, id); { // asked so, an idle shard gets a holder
+		case err != nil:
+			first = err
+		case !full[id]:
+			healthy = append(healthy, id)
+		}
+	}
+	if len(healthy) == 0 {
+		return nil, nil, fmt.Errorf("no shard can take a fragment: see mdsctl status: %w", first)
+	}
+	slices.Sort(healthy)
+	at := max(slices.Index(healthy, home), 0)
+	return healthy, func(i int) base.ShardID { return healthy[(at+i)%len(healthy)] }, nil
+}
+
+// fullShards are those that are read-only.
+func fullShards(reports []*inspect.NodeReport) map[base.ShardID]bool {
+	full := map[base.ShardID]bool{}
+	for _, r := range reports {
+		for _, s := range r.Shards {
+			if s.GetHolder() && s.GetReadOnly() != "" {
+				full[base.ShardID(s.GetShard())] = true
+			}
+		}
+	}
+	return full
+}
