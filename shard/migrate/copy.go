@@ -23,6 +23,7 @@ type copying struct {
 	keys    []string // of the round, that were not sent yet
 	counts  *canopyv1.MoveCounts
 	border  border
+	results map[string]struct{} // keys of what was sent, where names join others
 
 	frozenAt time.Duration // 0: not frozen
 	tail     []*canopyv1.ImportRow
@@ -32,7 +33,7 @@ type copying struct {
 }
 
 func newCopying(attempt uint64) *copying {
-	return &copying{attempt: attempt, border: newBorder()}
+	return &copying{attempt: attempt, border: newBorder(), results: map[string]struct{}{}}
 }
 
 // stepCopy sends the next part of the copy: first everything, then rounds of what

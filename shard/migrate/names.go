@@ -9,17 +9,15 @@ import (
 )
 
 // fillNames takes rows of a move of names from the cursor on: the names, which are one
-// range of keys with all that belongs to them (PROTOCOLS A8); for a new subtree also
-// results and relocations, of all clients and files.
+// range of keys with all that belongs to them (PROTOCOLS A8), and results and
+// relocations. A new subtree gets those of all clients and files.
 func (p *page) fillNames() error {
 	d, m := p.d, p.d.move
 	lo, hi := schema.DentryRange(d.id, d.subtree, m.Root, m.Names.First(), m.Names.Last())
 	spans := [][2][]byte{{lo, hi}}
-	if !m.Join {
-		for _, kind := range []schema.Kind{schema.KindResults, schema.KindRelocation} {
-			lo, hi := schema.KindRange(d.id, d.subtree, kind)
-			spans = append(spans, [2][]byte{lo, hi})
-		}
+	for _, kind := range []schema.Kind{schema.KindResults, schema.KindRelocation} {
+		lo, hi := schema.KindRange(d.id, d.subtree, kind)
+		spans = append(spans, [2][]byte{lo, hi})
 	}
 	for p.at.stage < len(spans) {
 		full, err := p.span(spans[p.at.stage][0], spans[p.at.stage][1])
@@ -29,6 +27,26 @@ func (p *page) fillNames() error {
 		p.at = cursor{stage: p.at.stage + 1}
 	}
 	p.done = true
+	return nil
+}
+
+// takeNames adds a row of a move of names. A subtree that has others gets of the
+// relocations those that lead to the names: it leads to the rest by its own. What it
+// gets of results stays as it is, so that the last batches have only what is new.
+func (p *page) takeNames(kind schema.Kind, key, value []byte) error {
+	switch kind {
+	case schema.KindResults:
+		if p.d.move.Join {
+			p.d.copy.results[string(key)] = struct{}{}
+		}
+	case schema.KindRelocation:
+		to, leads, err := p.relocation(value)
+		if err != nil || p.d.move.Join && !leads {
+			return err
+		}
+		value = to
+	}
+	p.add(key, value)
 	return nil
 }
 
@@ -45,7 +63,13 @@ func (d *Driver) goes(r shard.Reader, dir base.Ino, name []byte) (bool, error) {
 // the directory gets results, since it has its own already (PROTOCOLS C5).
 func (d *Driver) namesRows(r shard.Reader) (rows []raw, err error) {
 	if d.move.Join {
-		return d.kind(r, schema.KindResults)
+		all, err := d.kind(r, schema.KindResults)
+		for _, x := range all {
+			if _, sent := d.copy.results[string(x.key)]; !sent {
+				rows = append(rows, x)
+			}
+		}
+		return rows, err
 	}
 	lo, hi := schema.HeaderRange(d.id, d.subtree, d.move.Root)
 	err = r.Scan(lo, hi, func(key, value []byte) (bool, error) {

@@ -142,7 +142,9 @@ func (p *page) keys(keys []string) (used int, err error) {
 			return 0, err
 		}
 		if !found {
-			p.gone(key, nil)
+			if !p.d.move.Join || schema.KindOf(key) == schema.KindDentry { // what is not a name stays there
+				p.gone(key, nil)
+			}
 			continue
 		}
 		if err := p.take(key, bytes.Clone(value)); err != nil {
@@ -201,11 +203,8 @@ func (p *page) take(key, value []byte) error {
 	if !schema.Travels(kind) {
 		return nil
 	}
-	if p.d.move.OfNames() && kind == schema.KindRelocation {
-		var err error
-		if value, err = p.relocation(value); err != nil {
-			return err
-		}
+	if p.d.move.OfNames() {
+		return p.takeNames(kind, key, value)
 	}
 	if p.d.carves() {
 		var err error
@@ -215,15 +214,19 @@ func (p *page) take(key, value []byte) error {
 		case kind == schema.KindDentry && schema.IsSelf(key):
 			value, err = p.dentry(key, value)
 		case kind == schema.KindRelocation:
-			value, err = p.relocation(value)
+			value, _, err = p.relocation(value)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	p.add(key, value)
+	return nil
+}
+
+func (p *page) add(key, value []byte) {
 	p.rows = append(p.rows, &canopyv1.ImportRow{Key: bytes.Clone(schema.Suffix(key)), Value: value})
 	p.bytes += len(key) + len(value)
-	return nil
 }
 
 // header gives a directory its new subtree, and names the new one of its parent if
@@ -281,19 +284,18 @@ func (p *page) dentry(key, value []byte) ([]byte, error) {
 	return e.Append(nil), nil
 }
 
-// relocation follows a file into the new subtree. All relocations go along, those
-// of files that stay too: who has one open asks by the directory that it was in.
-func (p *page) relocation(value []byte) ([]byte, error) {
+// relocation follows a file into the new subtree, if it goes along. All relocations do,
+// those of files that stay too: who has one open asks by the directory that it was in.
+func (p *page) relocation(value []byte) (now []byte, goes bool, err error) {
 	m, err := schema.DecodeRelocation(value)
 	if err != nil || m.Dir == 0 || m.Subtree != p.d.subtree {
-		return value, err
+		return value, false, err
 	}
-	goes, err := p.d.goes(p.r, m.Dir, m.Name)
-	if err != nil || !goes {
-		return value, err
+	if goes, err = p.d.goes(p.r, m.Dir, m.Name); err != nil || !goes {
+		return value, false, err
 	}
 	m.Subtree = p.d.move.Into
-	return m.Append(nil), nil
+	return m.Append(nil), true, nil
 }
 
 // tailRows are the rows of a carve, or of a range of names, that are found by their

@@ -61,11 +61,22 @@ func (m *model) migrate() {
 		Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: 1, Dir: 1, ToShard: uint64(to.shard)}}}); r.Error != 0 {
 		m.rt.Fatalf("it does not move: %s", formatResult(r))
 	}
+	m.drive(1, from, to)
+	to.now, to.seq, to.places, to.marks, to.counts, from.counts = from.now, from.seq, from.places, from.marks, from.counts, nil
+	m.rig, m.other = to, from
+}
+
+// drive moves what began to move out of a subtree, with rounds of the history and
+// crashes between the steps.
+func (m *model) drive(subtree base.SubtreeID, from, to *rig) *schema.Move {
 	limits := migrate.Limits{BatchBytes: 1 << (8 + m.pick("batch", 8)), WalkNames: 3, CalmKeys: uint64(m.pick("calm", 20))}
 	clock := time.Duration(0)
 	fresh := func() *migrate.Driver {
-		d := migrate.New(from.shard, 1, rigSource{from}, rigTarget{to}, func() time.Duration { return clock })
+		d := migrate.New(from.shard, subtree, rigSource{from}, rigTarget{to}, func() time.Duration { return clock })
 		d.Limits = limits
+		if m.hash != nil {
+			d.Hash = m.hash
+		}
 		return d
 	}
 	d := fresh()
@@ -89,11 +100,46 @@ func (m *model) migrate() {
 		if done, err = d.Step(context.Background()); err != nil && fserr.KindOf(err) != fserr.OldEpoch {
 			m.rt.Fatalf("a step of the move: %v", err)
 		}
-		if at := d.Move(); at != nil && at.Phase <= schema.MoveCopying && meanwhile > 0 {
+		if at := d.Move(); at != nil && at.Phase <= schema.MoveCopying && meanwhile > 0 && subtree == 1 {
 			meanwhile--
 			m.round()
 		}
 	}
-	to.now, to.seq, to.places, to.marks, to.counts, from.counts = from.now, from.seq, from.places, from.marks, from.counts, nil
-	m.rig, m.other = to, from
+	return d.Move()
+}
+
+// splitAndMerge splits a directory, with rounds of the history meanwhile, and merges it
+// again: nothing of that can be seen.
+func (m *model) splitAndMerge() {
+	dir := m.dir("split")
+	if m.moving || dir.purged || m.quotas { // no quota where names move
+		return
+	}
+	m.moving = true
+	defer func() { m.moving = false }()
+	// move moves names of the directory, and reports whether they have moved.
+	move := func(c *canopyv1.MoveCommand) bool {
+		c.Step, c.Dir, c.ToShard = canopyv1.MoveStep_MOVE_BEGIN, dir.ino, uint64(m.shard)
+		r := m.own(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: c}})
+		switch kind := fserr.Kind(r.Error); {
+		case kind == fserr.NotSupported, kind == fserr.NotFound, kind == fserr.Stale: // a quota is near, or it was removed
+			return false
+		case kind != fserr.OK:
+			m.rt.Fatalf("names do not move: %s", formatResult(r))
+		}
+		at := m.drive(base.SubtreeID(c.Subtree), m.rig, m.rig)
+		c.Into = uint64(at.Into)
+		return at.Phase != schema.MoveCancelling
+	}
+	lo := 1 + uint32(m.pick("lo", int(shard.BorderEnd)-1))
+	split := &canopyv1.MoveCommand{Subtree: 1, Lo: lo, Hi: shard.BorderEnd}
+	if !move(split) {
+		return
+	}
+	middle := lo + (shard.BorderEnd-lo)/2
+	for _, r := range []shard.Range{{Lo: middle, Hi: shard.BorderEnd}, {Lo: lo, Hi: middle}} {
+		if r.Lo < r.Hi && !move(&canopyv1.MoveCommand{Subtree: split.Into, Lo: r.Lo, Hi: r.Hi, Into: 1}) {
+			m.rt.Fatalf("the names %v do not come back", r)
+		}
+	}
 }

@@ -104,7 +104,7 @@ func (m *model) pick(label string, n int) int { return rapid.IntRange(0, n-1).Dr
 
 func (m *model) round() {
 	m.now += int64(m.pick("time", 3)) - 1 // the holder's clock may go back
-	switch m.pick("round", 15) {
+	switch m.pick("round", 16) {
 	case 0:
 		m.load()
 	case 1:
@@ -121,6 +121,8 @@ func (m *model) round() {
 		m.countQuotas()
 	case 8:
 		m.migrate()
+	case 9:
+		m.splitAndMerge()
 	default:
 		m.entry()
 	}
@@ -247,6 +249,12 @@ func (m *model) finish() {
 	m.compareQuotas()
 	files, directories, byteCount := m.o.counts()
 	if err := Subtrees(m.kv, m.shard, func(s SubtreeInfo) bool {
+		if s.Subtree != 1 { // was a fragment
+			if s.Files != 0 || s.Directories != 0 || s.Bytes != 0 {
+				m.rt.Errorf("counters %+v of what was merged", s)
+			}
+			return true
+		}
 		if s.Files != files || s.Directories != directories || s.Bytes != byteCount {
 			m.rt.Errorf("counters %+v, want %d files, %d directories, %d bytes", s, files, directories, byteCount)
 		}

@@ -8,6 +8,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/edge"
 	"github.com/canopyfs/canopy/shard/schema"
 )
@@ -89,6 +90,7 @@ func (s *shards) recount(x *machineOf) {
 			s.t.Fatal(err)
 		}
 		var want schema.Counters
+		maps := map[base.Ino]shard.FragmentMap{}
 		for _, kind := range []schema.Kind{schema.KindHeader, schema.KindDentry, schema.KindInode} {
 			lo, hi := schema.KindRange(x.id, id, kind)
 			if err := x.kv.Scan(lo, hi, func(key, value []byte) (bool, error) {
@@ -98,6 +100,7 @@ func (s *shards) recount(x *machineOf) {
 				switch kind {
 				case schema.KindHeader:
 					h, err := schema.DecodeHeader(value)
+					maps[h.Ino] = h.Fragments
 					if err == nil && !h.Removed && h.Fragments.Home() == id { // not what a fragment has of it
 						want.Directories++
 					}
@@ -107,6 +110,9 @@ func (s *shards) recount(x *machineOf) {
 					want.Files++
 					want.Bytes += n.SizeBytes
 					return true, err
+				}
+				if dir, at, _ := schema.InoOf(key); !maps[base.Ino(dir)].Has(id, shard.HashOf(base.Cookie(at))) {
+					return true, nil // it does not count yet, or not any more
 				}
 				n, err := countOf(kind, value)
 				want.Files, want.Bytes = want.Files+n.Files, want.Bytes+n.Bytes

@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"fmt"
+	"slices"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
@@ -81,6 +82,9 @@ func (b *batch) mayJoin(i *schema.Import, key []byte, row *canopyv1.ImportRow) b
 	case schema.KindAppend, schema.KindCut, schema.KindLocked:
 		p, err := locatorPlace(key, row.Value)
 		return err == nil && b.inNames(p, i.Root, i.Names)
+	case schema.KindRelocation: // to where it would look for the file, too, if it had no other
+		to, err := schema.DecodeRelocation(row.Value)
+		return err == nil && to.Subtree == i.Into && b.inNames(&canopyv1.Place{Dir: uint64(to.Dir), Name: to.Name}, i.Root, i.Names)
 	case schema.KindLockClient, schema.KindResults:
 		_, _, ok := schema.InoOf(key)
 		return ok && !row.Gone
@@ -189,9 +193,27 @@ func (b *batch) joinCancel(i *schema.Import, c *canopyv1.ImportCommand) (*canopy
 		if err := b.joinEnd(i); err != nil {
 			return nil, err
 		}
-		if err := b.endStrangers(b.m.subtrees[i.Into]); err != nil {
+		if err := b.dropCopies(b.m.subtrees[i.Into]); err != nil {
 			return nil, err
 		}
 	}
 	return b.saveImport(importFrom(c, schema.ImportCancelled), c)
+}
+
+// dropCopies deletes results that came for a client which has no session here: it has
+// sent nothing here, and the results are where they came from.
+func (b *batch) dropCopies(s *subtree) error {
+	var clients []base.ClientID
+	for client := range s.windows {
+		if b.m.sessions[client] == nil {
+			clients = append(clients, client)
+		}
+	}
+	slices.Sort(clients)
+	for _, client := range clients {
+		if err := b.dropWindow(s, client, &schema.Ended{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

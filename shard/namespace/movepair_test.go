@@ -32,8 +32,10 @@ type shards struct {
 	// fault, if set, is asked before each step of a move whether it fails, and after.
 	fault func(step string, after bool) error
 	steps []string
-	small bool // batches, so that there are many
-	twice bool // each step is done twice, and then comes of another attempt
+	// observe, if set, sees each write as it was sent at last.
+	observe func(*canopyv1.Op)
+	small   bool // batches, so that there are many
+	twice   bool // each step is done twice, and then comes of another attempt
 }
 
 // machineOf is one shard.
@@ -145,6 +147,9 @@ func (s *shards) do(op *canopyv1.Op) *canopyv1.Result {
 			r = x.apply(&canopyv1.Command{Client: 0xa1, Floor: 1, Op: op})[0]
 		}
 		if fserr.Kind(r.Error) != fserr.Moved {
+			if s.observe != nil && !IsRead(op) {
+				s.observe(op)
+			}
 			return r
 		}
 		if r.Redirect.GetShard() == 0 && r.Redirect.GetSubtree() == op.Subtree {
@@ -385,7 +390,7 @@ func (s *shards) owner(subtree base.SubtreeID) base.ShardID {
 	if _, known := s.where[subtree]; !known {
 		for id, x := range s.of {
 			_ = eachSubtree(x.kv, id, func(found base.SubtreeID, t schema.Subtree) {
-				if found == subtree && t.State == schema.Active {
+				if found == subtree && (t.State == schema.Active || t.State == schema.Frozen) {
 					s.where[subtree] = id
 				}
 			})

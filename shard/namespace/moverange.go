@@ -83,13 +83,16 @@ func (v *view) inNames(p *canopyv1.Place, dir base.Ino, names shard.Range) bool 
 	return base.Ino(p.Dir) == dir && names.Contains(v.hash(p.Name).Border())
 }
 
-// namesKey reports whether the row of key is copied with a range of names. Results go
-// along and, to a new subtree, relocations; all else comes with the last batches.
+// namesKey reports whether a change of key's row is sent again: names and relocations,
+// and results, which where names join others are looked for at the end. All else comes
+// with the last batches.
 func namesKey(m *schema.Move, key []byte) bool {
 	switch schema.KindOf(key) {
 	case schema.KindDentry:
 		return isName(key, m.Root, m.Names)
-	case schema.KindResults, schema.KindRelocation:
+	case schema.KindRelocation:
+		return true
+	case schema.KindResults:
 		return !m.Join
 	}
 	return false
