@@ -62,4 +62,5 @@ package schema
 //   - 3: quotas; the names of de-inlined inodes; layout policies.
 //   - 4: forwards of carved directories; moves and imports of subtrees; transactions
 //     over them.
-const FormatVersion = 4
+//   - 5: directories that are split over subtrees, and moves of ranges of names.
+const FormatVersion = 5

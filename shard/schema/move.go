@@ -66,22 +66,36 @@ type Move struct {
 // OfNames reports whether a range of names moves.
 func (m *Move) OfNames() bool { return m.Names.Hi > 0 }
 
+// ofNames in the first byte of a Move or an Import says that it has what format 5
+// adds, at its end.
+const ofNames = 0x80
+
 // Append appends the encoding to dst.
 func (m *Move) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, byte(m.Phase), boolByte(m.Join))
-	for _, v := range [...]uint64{m.Attempt, uint64(m.Into), uint64(m.Epoch), uint64(m.Root), uint64(m.To), m.Batches, uint64(m.Cleaned),
-		uint64(m.Names.Lo), uint64(m.Names.Hi)} {
+	phase := byte(m.Phase)
+	if m.OfNames() {
+		phase |= ofNames
+	}
+	dst = append(dst, valueVersion, phase)
+	for _, v := range [...]uint64{m.Attempt, uint64(m.Into), uint64(m.Epoch), uint64(m.Root), uint64(m.To), m.Batches, uint64(m.Cleaned)} {
 		dst = putU64(dst, v)
 	}
-	return putI64(dst, m.StartNS)
+	dst = putI64(dst, m.StartNS)
+	if m.OfNames() {
+		dst = putU64(putU64(append(dst, boolByte(m.Join)), uint64(m.Names.Lo)), uint64(m.Names.Hi))
+	}
+	return dst
 }
 
 // DecodeMove reads what Move.Append wrote.
 func DecodeMove(b []byte) (*Move, error) {
 	d := decode(b)
-	m := &Move{Phase: MovePhase(d.byte()), Join: d.byte() != 0, Attempt: d.u64(), Into: base.SubtreeID(d.u64()), Epoch: base.Epoch(d.u64()),
-		Root: base.Ino(d.u64()), To: base.ShardID(d.u64()), Batches: d.u64(), Cleaned: base.Ino(d.u64()),
-		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, StartNS: d.i64()}
+	phase := d.byte()
+	m := &Move{Phase: MovePhase(phase &^ ofNames), Attempt: d.u64(), Into: base.SubtreeID(d.u64()), Epoch: base.Epoch(d.u64()),
+		Root: base.Ino(d.u64()), To: base.ShardID(d.u64()), Batches: d.u64(), Cleaned: base.Ino(d.u64()), StartNS: d.i64()}
+	if phase&ofNames != 0 {
+		m.Join, m.Names = d.byte() != 0, shard.Range{Lo: d.u32(), Hi: d.u32()}
+	}
 	return m, d.done("move")
 }
 
@@ -134,9 +148,19 @@ type DirCounts struct{ Entries, Subdirs, Displaced uint64 }
 
 // Append appends the encoding to dst.
 func (i *Import) Append(dst []byte) []byte {
-	dst = append(dst, valueVersion, byte(i.State), boolByte(i.Carve), boolByte(i.Join))
-	for _, v := range [...]uint64{uint64(i.Epoch), i.Attempt, uint64(i.From), uint64(i.Root), i.Batch, i.Counts.Files, i.Counts.Directories, i.Counts.Bytes,
-		uint64(i.Names.Lo), uint64(i.Names.Hi), uint64(i.Into), i.Dir.Entries, i.Dir.Subdirs, i.Dir.Displaced} {
+	state := byte(i.State)
+	if i.OfNames() {
+		state |= ofNames
+	}
+	dst = append(dst, valueVersion, state, boolByte(i.Carve))
+	for _, v := range [...]uint64{uint64(i.Epoch), i.Attempt, uint64(i.From), uint64(i.Root), i.Batch, i.Counts.Files, i.Counts.Directories, i.Counts.Bytes} {
+		dst = putU64(dst, v)
+	}
+	if !i.OfNames() {
+		return dst
+	}
+	dst = append(dst, boolByte(i.Join))
+	for _, v := range [...]uint64{uint64(i.Names.Lo), uint64(i.Names.Hi), uint64(i.Into), i.Dir.Entries, i.Dir.Subdirs, i.Dir.Displaced} {
 		dst = putU64(dst, v)
 	}
 	return putBytes(dst, i.Header)
@@ -145,10 +169,13 @@ func (i *Import) Append(dst []byte) []byte {
 // DecodeImport reads what Import.Append wrote.
 func DecodeImport(b []byte) (*Import, error) {
 	d := decode(b)
-	i := &Import{State: ImportState(d.byte()), Carve: d.byte() != 0, Join: d.byte() != 0, Epoch: base.Epoch(d.u64()), Attempt: d.u64(),
-		From: base.ShardID(d.u64()), Root: base.Ino(d.u64()), Batch: d.u64(), Counts: Counters{d.u64(), d.u64(), d.u64()},
-		Names: shard.Range{Lo: d.u32(), Hi: d.u32()}, Into: base.SubtreeID(d.u64()), Dir: DirCounts{d.u64(), d.u64(), d.u64()},
-		Header: d.bytes()}
+	state := d.byte()
+	i := &Import{State: ImportState(state &^ ofNames), Carve: d.byte() != 0, Epoch: base.Epoch(d.u64()), Attempt: d.u64(),
+		From: base.ShardID(d.u64()), Root: base.Ino(d.u64()), Batch: d.u64(), Counts: Counters{d.u64(), d.u64(), d.u64()}}
+	if state&ofNames != 0 {
+		i.Join, i.Names, i.Into = d.byte() != 0, shard.Range{Lo: d.u32(), Hi: d.u32()}, base.SubtreeID(d.u64())
+		i.Dir, i.Header = DirCounts{d.u64(), d.u64(), d.u64()}, d.bytes()
+	}
 	return i, d.done("import")
 }
 
