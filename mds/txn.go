@@ -193,6 +193,7 @@ type transaction struct {
 	op       *canopyv1.Op
 	request  *canopyv1.TxnRequest
 	c        *txn.Coordinator
+	plan     *namespace.TxnPlan
 	forwards namespace.TxnForwards // learned by redirects
 
 	mu     sync.Mutex
@@ -215,9 +216,9 @@ func (x *transaction) run(ctx context.Context) ([]byte, error) {
 
 // prepare asks until there is a verdict.
 func (x *transaction) prepare(ctx context.Context) (*namespace.TxnVerdict, error) {
-	plan := namespace.NewTxnPlan(x.op, x.t.h.shard, x.forwards, x.t.h.server.chooseShard(x.t.h.shard))
+	x.plan = namespace.NewTxnPlan(x.op, x.t.h.shard, x.forwards, x.t.h.server.chooseShard(x.t.h.shard))
 	for first := true; ; first = false {
-		asks, verdict, err := plan.Step()
+		asks, verdict, err := x.plan.Step()
 		if err != nil {
 			return nil, fserr.New(fserr.Internal, "transaction", err)
 		}
@@ -227,14 +228,14 @@ func (x *transaction) prepare(ctx context.Context) (*namespace.TxnVerdict, error
 			}
 			return verdict, nil
 		}
-		if err := x.askAll(ctx, plan, asks, first); err != nil || x.stored != nil {
+		if err := x.askAll(ctx, asks, first); err != nil || x.stored != nil {
 			return nil, err
 		}
 	}
 }
 
 // askAll sends one prepare to each subtree that is asked something, all at once.
-func (x *transaction) askAll(ctx context.Context, plan *namespace.TxnPlan, asks []namespace.TxnAsk, first bool) error {
+func (x *transaction) askAll(ctx context.Context, asks []namespace.TxnAsk, first bool) error {
 	type group struct {
 		to   txn.Participant
 		asks []namespace.TxnAsk
@@ -278,7 +279,7 @@ func (x *transaction) askAll(ctx context.Context, plan *namespace.TxnPlan, asks 
 			}
 		default:
 			for i, a := range g.asks {
-				plan.Tell(a, g.got.Facts[i])
+				x.plan.Tell(a, g.got.Facts[i])
 			}
 		}
 	}
@@ -338,28 +339,11 @@ func (x *transaction) redirected(to txn.Participant, r *canopyv1.Result) error {
 		return fserr.Moved
 	}
 	x.t.txnRoutes.learn(base.SubtreeID(red.Subtree), base.ShardID(red.Shard))
-	if own && red.Dir == firstDir(x.op) {
+	if own && x.plan.Addressed(red) {
 		return &addressed{r}
 	}
-	x.forwards[namespace.TxnDir{Subtree: to.Subtree, Dir: base.Ino(red.Dir)}] = base.SubtreeID(red.Subtree)
+	x.forwards.Learn(to.Subtree, red)
 	return fserr.Moved
-}
-
-// firstDir returns the directory that an operation is addressed by.
-func firstDir(op *canopyv1.Op) uint64 {
-	switch c := op.Call.(type) {
-	case *canopyv1.Op_Rename:
-		return c.Rename.SrcDir
-	case *canopyv1.Op_Link:
-		return c.Link.GetPlace().GetDir()
-	case *canopyv1.Op_Unlink:
-		return c.Unlink.Dir
-	case *canopyv1.Op_Rmdir:
-		return c.Rmdir.Dir
-	case *canopyv1.Op_Mkdir:
-		return c.Mkdir.Dir
-	}
-	return 0
 }
 
 // shardOf returns the shard that owns a subtree, as far as is known.

@@ -8,6 +8,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/namespace"
 	"github.com/canopyfs/canopy/shard/schema"
 	"github.com/canopyfs/canopy/shard/txn"
@@ -19,9 +20,10 @@ var errUndecided = errors.New("it is not known whether the decision is in the lo
 // decide puts the verdict into the log and has it carried out. It returns the
 // client's result as the log stored it.
 func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]byte, error) {
-	command, remote := x.decision(v)
-	if !x.c.Decide() {
-		return nil, fserr.Internal
+	command, remote, err := x.decision(v)
+	if err != nil || !x.c.Decide() {
+		x.abort(x.c.Abort())
+		return nil, fserr.New(fserr.Internal, "decide", err)
 	}
 	answer, err := x.propose(ctx, command)
 	switch {
@@ -34,8 +36,13 @@ func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]by
 		x.abort(x.c.Decided(txn.Accepted, false, nil))
 		return answer.Stored, nil
 	}
-	x.c.Decided(txn.Accepted, true, remote)
 	shares := command.GetTxnDecide().Shares
+	if v.Op != nil {
+		if shares, remote, err = x.carriedOut(ctx, answer); err != nil || len(remote) == 0 {
+			return answer.Stored, nil
+		}
+	}
+	x.c.Decided(txn.Accepted, true, remote)
 	var own []*canopyv1.TxnCommitCommand
 	for _, s := range shares {
 		if base.ShardID(s.Shard) == x.t.h.shard {
@@ -78,9 +85,61 @@ func waitFor(ctx context.Context, patience time.Duration, done ...<-chan struct{
 	}
 }
 
+// carriedOut returns the shares of a decision whose operation the log carried out: they
+// stand in its record. Without a record, nobody of another shard has one: the operation
+// failed, or all confirmed before; locks that are left are given back.
+func (x *transaction) carriedOut(ctx context.Context, answer *canopyv1.Result) ([]*canopyv1.TxnShare, []txn.Participant, error) {
+	var d *schema.Decision
+	if errorOf(answer.Stored) == fserr.OK {
+		err := x.t.h.group.Read(ctx, func(r shard.Reader) (err error) {
+			d, err = namespace.DecisionOf(r, x.t.h.shard, x.c.ID)
+			return err
+		})
+		if err != nil {
+			x.t.txns.end(x.c.ID) // whoever looks for what is left finds the record
+			return nil, nil, err
+		}
+	}
+	if d == nil {
+		x.abort(x.c.Decided(txn.Accepted, false, nil))
+		return nil, nil, nil
+	}
+	shares, err := sharesOf(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	var remote []txn.Participant
+	for _, s := range shares {
+		remote = append(remote, txn.Participant{Shard: base.ShardID(s.Shard), Subtree: base.SubtreeID(s.Commit.Subtree)})
+	}
+	return shares, remote, nil
+}
+
+// sharesOf returns what is to be done elsewhere for a decision.
+func sharesOf(d *schema.Decision) (shares []*canopyv1.TxnShare, err error) {
+	for _, s := range d.Shares {
+		c := new(canopyv1.TxnCommitCommand)
+		if err := c.UnmarshalVT(s.Commit); err != nil {
+			return nil, err
+		}
+		shares = append(shares, &canopyv1.TxnShare{Shard: uint64(s.Shard), Commit: c})
+	}
+	return shares, nil
+}
+
 // decision makes the command, and tells which participants have to confirm.
-func (x *transaction) decision(v *namespace.TxnVerdict) (command *canopyv1.Command, remote []txn.Participant) {
+func (x *transaction) decision(v *namespace.TxnVerdict) (command *canopyv1.Command, remote []txn.Participant, err error) {
 	d := &canopyv1.TxnDecideCommand{Txn: x.c.ID.Proto(), Request: x.request, TimeNs: x.timeNS, Commit: v.Kind == fserr.OK, Result: encodeResult(v.Result)}
+	if v.Op != nil {
+		if d.Op, err = v.Op.MarshalVT(); err != nil {
+			return nil, nil, err
+		}
+		for _, id := range v.Fragments {
+			d.Fragments = append(d.Fragments, &canopyv1.TxnShare{Shard: uint64(x.shardOf(id)),
+				Commit: &canopyv1.TxnCommitCommand{Txn: d.Txn, Subtree: uint64(id)}})
+		}
+		return &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: d}}, nil, nil
+	}
 	own := map[uint64]bool{}
 	for _, e := range v.Edits {
 		shard := e.Shard
@@ -106,7 +165,7 @@ func (x *transaction) decision(v *namespace.TxnVerdict) (command *canopyv1.Comma
 			remote = append(remote, txn.Participant{Shard: base.ShardID(s.Shard), Subtree: base.SubtreeID(s.Commit.Subtree)})
 		}
 	}
-	return &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: d}}, remote
+	return &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: d}}, remote, nil
 }
 
 // propose puts the decision into this term's log, again until the log says what it

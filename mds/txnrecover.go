@@ -78,13 +78,9 @@ func (r *txnRecovery) look() error {
 
 // resume has a decision carried out that an earlier holder took.
 func (r *txnRecovery) resume(id schema.TxnID, d *schema.Decision) error {
-	var shares []*canopyv1.TxnShare
-	for _, s := range d.Shares {
-		c := new(canopyv1.TxnCommitCommand)
-		if err := c.UnmarshalVT(s.Commit); err != nil {
-			return err
-		}
-		shares = append(shares, &canopyv1.TxnShare{Shard: uint64(s.Shard), Commit: c})
+	shares, err := sharesOf(d)
+	if err != nil {
+		return err
 	}
 	r.t.finish(txn.New(id), shares, d.TimeNS)
 	return nil

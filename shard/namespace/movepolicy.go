@@ -42,7 +42,10 @@ func (m *Machine) PolicyFor(r shard.Reader, subtree base.SubtreeID, dir base.Ino
 
 // policyOf returns what has to be set on a directory so that e holds there.
 func policyOf(e policy.Effective) *canopyv1.LayoutPolicy {
-	p := &canopyv1.LayoutPolicy{Stripes: e.Stripes, Data: e.Data, Pool: e.Pool}
+	p := &canopyv1.LayoutPolicy{Stripes: e.Stripes, Data: e.Data, Pool: e.Pool, Pin: e.Pin}
+	if e.Spread {
+		p.Spread = policy.SpreadChildren
+	}
 	if e.Auto {
 		p.Class, p.Stripes = policy.Auto, nil
 	}

@@ -162,7 +162,7 @@ func (m *move) permitted() error {
 			return fserr.NotDir
 		}
 	}
-	if m.src != m.dst {
+	if m.src.Ino != m.dst.Ino {
 		// A directory that changes its parent has its ".." rewritten.
 		if m.from.isDir() {
 			if err := m.who.accessDir(m.from.dir, mayWrite); err != nil {

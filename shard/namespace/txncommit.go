@@ -62,11 +62,9 @@ func (x *committing) edit(e *canopyv1.TxnEdit) error {
 	case canopyv1.TxnEditKind_TXN_EDIT_HOME:
 		return x.editHome(e)
 	case canopyv1.TxnEditKind_TXN_EDIT_REMOVE:
-		d, err := x.directory(base.Ino(e.Ino))
-		if err != nil {
-			return err
-		}
-		return x.removeDirectory(d)
+		return x.editRemove(e)
+	case canopyv1.TxnEditKind_TXN_EDIT_FRAGMENT:
+		return x.editFragment(e)
 	}
 	return fserr.Malformed
 }

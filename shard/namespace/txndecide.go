@@ -32,10 +32,17 @@ func (b *batch) decide(c *canopyv1.TxnDecideCommand) (*canopyv1.Result, error) {
 		return &canopyv1.Result{Stored: stored, TimeNs: at}, err
 	}
 	b.follow(c.TimeNs)
+	decided := b.nowNS
+	if len(c.Op) > 0 {
+		if err := b.decideOp(t, c); err != nil {
+			return nil, err
+		}
+		result, err := b.answered(q)
+		return &canopyv1.Result{Stored: result, TimeNs: decided}, err
+	}
 	if err := b.storeResult(q, c.Result); err != nil {
 		return nil, err
 	}
-	decided := b.nowNS
 	if !c.Commit {
 		if _, err := b.abort(&canopyv1.TxnAbortCommand{Txn: c.Txn, Subtrees: c.Release}); err != nil {
 			return nil, err
@@ -91,6 +98,12 @@ func (b *batch) storeResult(q *canopyv1.TxnRequest, encoded []byte) error {
 	if err != nil {
 		return err
 	}
+	b.keepResult(q, encoded)
+	return nil
+}
+
+// keepResult stores a result as it is.
+func (b *batch) keepResult(q *canopyv1.TxnRequest, encoded []byte) {
 	s := b.m.subtrees[base.SubtreeID(q.Subtree)]
 	client := base.ClientID(q.Client)
 	floor := max(base.Seq(q.Floor), b.m.sessions[client].Base)
@@ -103,7 +116,6 @@ func (b *batch) storeResult(q *canopyv1.TxnRequest, encoded []byte) error {
 		b.windows = append(b.windows, openWindow{w, s.id, client})
 	}
 	w.store(base.Seq(q.Seq), floor, encoded)
-	return nil
 }
 
 // forget drops a decision that all participants have confirmed.

@@ -115,6 +115,21 @@ func (v *view) homeLocked(ino base.Ino) error {
 	return err
 }
 
+// attributesLocked returns a blocked if another transaction is about to change the
+// attributes that this copy of a split directory's header has: some may see at another
+// fragment what they are then, and nobody may see here afterwards what they were
+// (PROTOCOLS D3, F1). Home has no such lock: there the decision is the change.
+func (v *view) attributesLocked(d *directory) error {
+	if v.locks.bypassed || d.isHome() || d.subtree == v.subtree && !v.locks.any {
+		return nil
+	}
+	i, err := v.lockAt(schema.HomeLockKey(v.id, d.subtree, d.Ino))
+	if i != nil && i.Attributes {
+		return &blocked{[]schema.TxnID{i.Txn}}
+	}
+	return err
+}
+
 // closing returns a blocked if another transaction is about to remove the
 // directory: nothing may be made in it (PROTOCOLS D5).
 func (v *view) closing(dir base.Ino) error {

@@ -31,14 +31,22 @@ func (m *mover) step() {
 		at, op := m.c.operation(parseLine(m.c.t, nil, m.line))
 		m.c.seq++
 		op.Subtree, op.Seq = uint64(at), m.c.seq
+		m.c.open[op.Seq] = true
 		m.d = m.c.begin(op, m.c.request(op))
 	case m.d.failed != 0: // the try met the other: all is given back, and it starts again
 		m.d.finish()
-		m.d = nil
+		op, at, forwards := m.d.op, base.SubtreeID(m.d.op.Subtree), m.d.forwards
+		if m.d.told != nil {
+			op, at = redirected(m.d.told, op)
+			forwards = TxnForwards{}
+		}
+		op.Subtree = uint64(at)
+		m.d = m.c.beginWith(op, m.c.request(op), forwards)
 	case m.d.verdict == nil:
 		m.d.step()
 	case m.d.decided == nil:
 		m.answer = fserr.Kind(m.d.decide().Error)
+		delete(m.c.open, m.d.op.Seq)
 		if m.answer != fserr.OK {
 			m.d.finish()
 			m.done = true

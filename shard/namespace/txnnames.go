@@ -99,7 +99,7 @@ func (p *TxnPlan) link() (*canopyv1.Result, error) {
 	if subtree == 0 {
 		subtree = home
 	}
-	subtree = p.home(subtree, base.Ino(c.Dir))
+	subtree = p.holder(subtree, base.Ino(c.Dir), c.Name)
 	at := p.ask(0, home, &canopyv1.TxnWant{Kind: canopyv1.TxnWantKind_TXN_WANT_PLACE, Place: c.Place})
 	dst := p.nameAsk(subtree, c.Dir, c.Name, false)
 	switch {

@@ -6,6 +6,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -17,34 +18,15 @@ type TxnPlan struct {
 	op       *canopyv1.Op
 	who      identity
 	shard    base.ShardID // the coordinator
+	hash     func([]byte) shard.Hash
 	choose   func(spread bool, pin base.ShardID, dir base.Ino, name []byte) base.ShardID
 	forwards TxnForwards
 	facts    map[string]*canopyv1.TxnFact
 	missing  []TxnAsk
 	edits    []TxnEdits
-	split    bool // a name lies in a split directory
-}
-
-// TxnForwards says where directories are that were carved out of the subtree which a
-// name or a header tells (PROTOCOLS E7).
-type TxnForwards map[TxnDir]base.SubtreeID
-
-// TxnDir is a directory, and the subtree that it is believed to be in.
-type TxnDir struct {
-	Subtree base.SubtreeID
-	Dir     base.Ino
-}
-
-// home returns the subtree of a directory that is believed to be in one.
-func (p *TxnPlan) home(subtree base.SubtreeID, dir base.Ino) base.SubtreeID {
-	for range len(p.forwards) {
-		to, ok := p.forwards[TxnDir{subtree, dir}]
-		if !ok {
-			break
-		}
-		subtree = to
-	}
-	return subtree
+	gathered map[base.Ino][]base.SubtreeID // of split directories: the fragments beside home
+	decides  *canopyv1.Op                  // the decision carries it out
+	split    bool                          // names of a split directory are in it
 }
 
 // TxnAsk is one want and where it is to be asked: in a subtree, or of a shard.
@@ -67,7 +49,11 @@ type TxnVerdict struct {
 	Kind   fserr.Kind
 	Result *canopyv1.Result
 	Edits  []TxnEdits
-	Split  bool // names of split directories change
+	Split  bool // names of split directories are in it
+	// Op, instead of Result and Edits: what the decision carries out, for Fragments, the
+	// subtrees beside the coordinator's that have a part of the directory.
+	Op        *canopyv1.Op
+	Fragments []base.SubtreeID
 }
 
 // TxnCall reports whether an operation can run as a transaction.
@@ -94,14 +80,16 @@ func txnHandler(op *canopyv1.Op) func(*TxnPlan) (*canopyv1.Result, error) {
 		return (*TxnPlan).rmdir
 	case *canopyv1.Op_Mkdir:
 		return (*TxnPlan).mkdir
+	case *canopyv1.Op_SetAttr, *canopyv1.Op_SetXattr, *canopyv1.Op_RemoveXattr, *canopyv1.Op_SetPolicy:
+		return (*TxnPlan).change
 	}
 	return nil
 }
 
-// NewTxnPlan returns the plan of op, which the shard coordinates. choose picks the
+// NewTxnPlan returns the plan of op, which the shard at coordinates. choose picks the
 // shard of a new subtree. forwards, which stays the caller's, is what redirects said.
-func NewTxnPlan(op *canopyv1.Op, shard base.ShardID, forwards TxnForwards, choose func(spread bool, pin base.ShardID, dir base.Ino, name []byte) base.ShardID) *TxnPlan {
-	return &TxnPlan{op: op, who: identityOf(op.Cred), shard: shard, choose: choose, forwards: forwards, facts: map[string]*canopyv1.TxnFact{}}
+func NewTxnPlan(op *canopyv1.Op, at base.ShardID, forwards TxnForwards, choose func(spread bool, pin base.ShardID, dir base.Ino, name []byte) base.ShardID) *TxnPlan {
+	return &TxnPlan{op: op, who: identityOf(op.Cred), shard: at, hash: shard.NameHash, choose: choose, forwards: forwards, facts: map[string]*canopyv1.TxnFact{}}
 }
 
 // errMissing ends a step that lacks facts.
@@ -113,13 +101,17 @@ func (e missingFacts) Error() string { return string(e) }
 
 // Step returns what is to be asked next, or the verdict.
 func (p *TxnPlan) Step() ([]TxnAsk, *TxnVerdict, error) {
-	p.missing, p.edits = nil, nil
+	p.missing, p.edits, p.gathered = nil, nil, map[base.Ino][]base.SubtreeID{}
 	result, err := txnHandler(p.op)(p)
 	if len(p.missing) > 0 {
 		return p.missing, nil, nil
 	}
 	if err == nil {
-		return nil, &TxnVerdict{Result: result, Edits: p.edits, Split: p.split}, nil
+		v := &TxnVerdict{Result: result, Edits: p.edits, Split: p.split, Op: p.decides}
+		if v.Op != nil {
+			v.Fragments = p.gathered[base.Ino(v.Op.Dir())]
+		}
+		return nil, v, nil
 	}
 	kind, ok := err.(fserr.Kind)
 	if !ok {
@@ -133,7 +125,7 @@ func (p *TxnPlan) Tell(a TxnAsk, f *canopyv1.TxnFact) { p.facts[a.key] = f }
 
 // ask returns a fact, nil if it has to be asked for first.
 func (p *TxnPlan) ask(shard base.ShardID, subtree base.SubtreeID, w *canopyv1.TxnWant) *canopyv1.TxnFact {
-	key := fmt.Sprintf("%d %d %d %d %d %q %v", shard, subtree, w.Kind, w.Dir, w.Ino, w.Name, w.Place)
+	key := fmt.Sprintf("%d %d %d %d %d %t %t %q %v", shard, subtree, w.Kind, w.Dir, w.Ino, w.Closing, w.Fragment, w.Name, w.Place)
 	f := p.facts[key]
 	if f == nil {
 		p.missing = append(p.missing, TxnAsk{shard, subtree, w, key})
@@ -208,18 +200,14 @@ func (p *TxnPlan) object(n *txnName, closing bool) (*object, error) {
 		return &object{home: inDentry, inode: e.Inode, entry: at, size: e.Inode.SizeBytes}, nil
 	case schema.Directory:
 		e.Subtree = p.home(e.Subtree, e.Ino)
-		f := p.ask(0, e.Subtree, &canopyv1.TxnWant{Kind: canopyv1.TxnWantKind_TXN_WANT_HOME, Ino: uint64(e.Ino), Closing: closing})
-		if f == nil {
-			return nil, errMissing
+		d, err := p.homeAsk(e.Subtree, &canopyv1.TxnWant{Ino: uint64(e.Ino), Closing: closing})
+		if err == nil && closing && d.split() && d.Entries == 0 {
+			err = p.gather(d, true)
 		}
-		if f.Error != 0 {
-			return nil, fserr.Kind(f.Error)
-		}
-		h, err := schema.DecodeHeader(f.Header)
 		if err != nil {
 			return nil, err
 		}
-		return &object{home: inHeader, dir: &directory{Header: *h, subtree: e.Subtree}, entry: at}, nil
+		return &object{home: inHeader, dir: d, entry: at}, nil
 	}
 	f := p.ask(0, e.Subtree, &canopyv1.TxnWant{Kind: canopyv1.TxnWantKind_TXN_WANT_RECORD, Ino: uint64(e.Ino)})
 	if f == nil {
@@ -239,8 +227,11 @@ func (p *TxnPlan) object(n *txnName, closing bool) (*object, error) {
 // yet; links are added to its count. The subtree is where it lives then.
 func (p *TxnPlan) changedAttr(o *object, embeddedIn base.SubtreeID, epoch uint64, links int) *canopyv1.Attr {
 	v := &view{subtree: embeddedIn, epoch: base.Epoch(epoch)}
-	if o.home == inRecord {
+	switch {
+	case o.home == inRecord:
 		v.subtree, v.epoch = o.entry.Subtree, 0
+	case o.isDir() && links < 0:
+		o.dir.Fragments = shard.Whole(o.dir.subtree)
 	}
 	a := v.attr(o)
 	a.Nlink = uint32(int(a.Nlink) + links)
@@ -258,7 +249,14 @@ func (p *TxnPlan) lose(o *object, dir base.Ino) {
 	case inRecord:
 		p.edit(o.entry.Subtree, &canopyv1.TxnEdit{Kind: canopyv1.TxnEditKind_TXN_EDIT_RECORD, Ino: uint64(o.inode.Ino), Links: -1, FromDir: uint64(dir)})
 	case inHeader:
-		p.edit(o.dir.subtree, &canopyv1.TxnEdit{Kind: canopyv1.TxnEditKind_TXN_EDIT_REMOVE, Ino: uint64(o.dir.Ino)})
+		remove := &canopyv1.TxnEdit{Kind: canopyv1.TxnEditKind_TXN_EDIT_REMOVE, Ino: uint64(o.dir.Ino)}
+		p.edit(o.dir.subtree, remove)
+		if o.dir.split() {
+			remove.Header = o.dir.Header.Append(nil)
+		}
+		for _, at := range p.gathered[o.dir.Ino] {
+			p.edit(at, &canopyv1.TxnEdit{Kind: canopyv1.TxnEditKind_TXN_EDIT_FRAGMENT, Ino: uint64(o.dir.Ino)})
+		}
 	}
 }
 

@@ -122,20 +122,24 @@ type locking struct {
 }
 
 type newLock struct {
-	key     []byte
-	closing bool
+	key    []byte
+	intent schema.Intent
 }
 
-func (l *locking) lock(key []byte, closing bool) {
+func (l *locking) lock(key []byte) { l.lockAs(key, schema.Intent{}) }
+
+// lockAs is lock for a lock of a special kind.
+func (l *locking) lockAs(key []byte, i schema.Intent) {
 	if !l.Has(key) {
 		l.Add(key)
 	}
-	l.fresh = append(l.fresh, newLock{key, closing})
+	i.Txn = l.locks.own
+	l.fresh = append(l.fresh, newLock{key, i})
 }
 
 func (l *locking) write() error {
 	for _, x := range l.fresh {
-		if err := l.set(x.key, &schema.Intent{Txn: l.locks.own, Closing: x.closing}); err != nil {
+		if err := l.set(x.key, &x.intent); err != nil {
 			return err
 		}
 	}
@@ -156,7 +160,7 @@ func (l *locking) want(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
 	case canopyv1.TxnWantKind_TXN_WANT_NAME:
 		return l.wantName(w)
 	case canopyv1.TxnWantKind_TXN_WANT_HOME:
-		return l.wantHome(base.Ino(w.Ino), w.Closing)
+		return l.wantHome(w)
 	case canopyv1.TxnWantKind_TXN_WANT_RECORD:
 		return l.wantPlace(&canopyv1.Place{Ino: w.Ino})
 	case canopyv1.TxnWantKind_TXN_WANT_PLACE:
@@ -169,7 +173,7 @@ func (l *locking) want(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
 		if i != nil {
 			return nil, &blocked{[]schema.TxnID{i.Txn}}
 		}
-		l.lock(key, false)
+		l.lock(key)
 		return &canopyv1.TxnFact{}, err
 	}
 	return nil, fserr.Malformed
@@ -205,7 +209,7 @@ func (l *locking) wantName(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
 	} else if _, err := l.position(s, d.Ino); err != nil {
 		return nil, err
 	}
-	l.lock(schema.IntentKey(l.id, l.subtree, d.Ino, l.hash(w.Name).Cookie(0), w.Name), false)
+	l.lock(schema.IntentKey(l.id, l.subtree, d.Ino, l.hash(w.Name).Cookie(0), w.Name))
 	return f, l.placement(d, f)
 }
 
@@ -246,21 +250,24 @@ func (l *locking) partsAt(e entry) ([]*canopyv1.TxnPart, error) {
 	return parts, err
 }
 
-// wantHome locks a directory where its header is (PROTOCOLS D5).
-func (l *locking) wantHome(ino base.Ino, closing bool) (*canopyv1.TxnFact, error) {
-	d, err := l.directory(ino)
+// wantHome locks a directory where its header is (PROTOCOLS D5), or a fragment of a
+// split one.
+func (l *locking) wantHome(w *canopyv1.TxnWant) (*canopyv1.TxnFact, error) {
+	d, err := l.directory(base.Ino(w.Ino))
+	switch {
+	case err != nil:
+		return nil, err
+	case !d.isHome() && !w.Fragment:
+		return nil, l.atHome(d)
+	case w.Closing:
+		err = l.mayRemove(d.Ino)
+	default:
+		err = l.homeLocked(d.Ino)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if closing {
-		err = l.mayRemove(ino)
-	} else {
-		err = l.homeLocked(ino)
-	}
-	if err != nil {
-		return nil, err
-	}
-	l.lock(schema.HomeLockKey(l.id, l.subtree, ino), closing)
+	l.lockAs(schema.HomeLockKey(l.id, l.subtree, d.Ino), schema.Intent{Closing: w.Closing, Attributes: w.Fragment && !w.Closing})
 	return &canopyv1.TxnFact{Header: d.Header.Append(nil)}, nil
 }
 
@@ -276,7 +283,7 @@ func (l *locking) wantPlace(p *canopyv1.Place) (*canopyv1.TxnFact, error) {
 		f.Header = o.dir.Header.Append(nil)
 		return f, nil
 	case inDentry:
-		l.lock(schema.IntentKey(l.id, l.subtree, o.entry.dir, l.hash(o.entry.Name).Cookie(0), o.entry.Name), false)
+		l.lock(schema.IntentKey(l.id, l.subtree, o.entry.dir, l.hash(o.entry.Name).Cookie(0), o.entry.Name))
 		above, err := l.quotasAbove(o.entry.dir)
 		if err != nil {
 			return nil, err
@@ -285,7 +292,7 @@ func (l *locking) wantPlace(p *canopyv1.Place) (*canopyv1.TxnFact, error) {
 	default:
 		f.Anonymous = o.home == inOrphan
 		f.Quota = o.home == inRecord && len(l.sub.quotas) > 0
-		l.lock(schema.HomeLockKey(l.id, l.subtree, o.inode.Ino), false)
+		l.lock(schema.HomeLockKey(l.id, l.subtree, o.inode.Ino))
 	}
 	f.Inode = o.inode.Append(nil)
 	return f, nil
@@ -315,7 +322,7 @@ func (l *locking) wantWalk(dir base.Ino) (*canopyv1.TxnFact, error) {
 	case d.Ino != base.RootIno:
 		f.NextSubtree, f.NextDir = uint64(d.ParentSubtree), uint64(d.Parent)
 	}
-	l.lock(schema.NoMovesKey(l.id, l.subtree, l.locks.own), false)
+	l.lock(schema.NoMovesKey(l.id, l.subtree, l.locks.own))
 	return f, nil
 }
 

@@ -61,7 +61,7 @@ func (p *TxnPlan) prepareMove() (*txnMove, error) {
 	if to == 0 {
 		to = from
 	}
-	to = p.home(to, base.Ino(c.DstDir))
+	to = p.holder(to, base.Ino(c.DstDir), c.DstName)
 	m := &txnMove{move: move{who: p.who, exchange: c.Flags == renameExchange, whiteout: c.Flags&renameWhiteout != 0}}
 	src := p.nameAsk(from, c.SrcDir, c.SrcName, true)
 	dst := p.nameAsk(to, c.DstDir, c.DstName, m.exchange)
@@ -116,8 +116,8 @@ func (p *TxnPlan) operands(m *txnMove, flags uint32) error {
 // begin, and each subtree that they cross keeps its directories where they are
 // (PROTOCOLS D6).
 func (p *TxnPlan) noCycle(m *txnMove) error {
-	if m.src == m.dst {
-		return nil
+	if m.src.Ino == m.dst.Ino {
+		return nil // also over two fragments: what is above a directory stays
 	}
 	toDir := m.to != nil && m.to.isDir()
 	if !m.from.isDir() && !toDir {

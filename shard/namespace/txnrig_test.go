@@ -9,6 +9,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/memkv"
 	"github.com/canopyfs/canopy/shard/schema"
 )
@@ -17,6 +18,7 @@ import (
 // transactions whose steps a test takes one by one.
 type cluster struct {
 	t      testing.TB
+	hash   func([]byte) shard.Hash
 	nodes  map[base.ShardID]*shardRig
 	owner  map[base.SubtreeID]base.ShardID
 	seq    uint64
@@ -24,10 +26,13 @@ type cluster struct {
 	txns   map[string]*driven
 	held   map[string]*canopyv1.Place // places, as a mount has of an open file
 	spread int                        // subtrees made: they go round
+	splits int                        // fragments made
+	open   map[uint64]bool            // requests that have no answer
 }
 
 type shardRig struct {
 	id    base.ShardID
+	hash  func([]byte) shard.Hash
 	m     *Machine
 	kv    *memkv.Store
 	lease base.LeaseEpoch
@@ -37,10 +42,14 @@ type shardRig struct {
 const txnClient = 0xa1
 
 func newTxnShards(t testing.TB, shards int) *cluster {
-	c := &cluster{t: t, nodes: map[base.ShardID]*shardRig{}, owner: map[base.SubtreeID]base.ShardID{1: 1},
-		txns: map[string]*driven{}, held: map[string]*canopyv1.Place{}}
+	return newHashedShards(t, shards, shard.NameHash)
+}
+
+func newHashedShards(t testing.TB, shards int, hash func([]byte) shard.Hash) *cluster {
+	c := &cluster{t: t, hash: hash, nodes: map[base.ShardID]*shardRig{}, owner: map[base.SubtreeID]base.ShardID{1: 1},
+		txns: map[string]*driven{}, held: map[string]*canopyv1.Place{}, open: map[uint64]bool{}}
 	for id := base.ShardID(1); id <= base.ShardID(shards); id++ {
-		n := &shardRig{id: id, kv: memkv.New(), lease: 5, now: 1000 * int64(id)}
+		n := &shardRig{id: id, hash: hash, kv: memkv.New(), lease: 5, now: 1000 * int64(id)}
 		c.nodes[id] = n
 		n.load(t)
 		boot := &canopyv1.BootstrapCommand{Cluster: "test", Shard: uint64(id)}
@@ -56,7 +65,7 @@ func newTxnShards(t testing.TB, shards int) *cluster {
 }
 
 func (n *shardRig) load(t testing.TB) {
-	n.m = New(Config{Shard: n.id})
+	n.m = New(Config{Shard: n.id, Hash: n.hash})
 	if err := n.m.Load(n.kv); err != nil {
 		t.Fatal(err)
 	}
@@ -89,19 +98,50 @@ type where struct {
 }
 
 func (c *cluster) query(subtree base.SubtreeID, op *canopyv1.Op) *canopyv1.Result {
-	op.Subtree = uint64(subtree)
+	r, _ := c.queryAt(subtree, op)
+	return r
+}
+
+// queryAt is query, and tells which subtree answered: a client follows redirects.
+func (c *cluster) queryAt(subtree base.SubtreeID, op *canopyv1.Op) (*canopyv1.Result, base.SubtreeID) {
 	if op.Cred == nil {
 		op.Cred = &canopyv1.Credential{}
 	}
-	n := c.nodes[c.owner[subtree]]
-	if n == nil {
-		return &canopyv1.Result{Error: uint32(fserr.Moved)}
+	for range 8 {
+		op.Subtree = uint64(subtree)
+		n := c.nodes[c.owner[subtree]]
+		if n == nil {
+			return &canopyv1.Result{Error: uint32(fserr.Moved)}, subtree
+		}
+		r := n.m.Query(n.kv, op)
+		next, at := redirected(r, op)
+		if next == nil {
+			return r, subtree
+		}
+		op, subtree = next, at
 	}
-	return n.m.Query(n.kv, op)
+	c.t.Fatalf("%v: too many redirects", op)
+	return nil, 0
+}
+
+// redirected returns where an operation goes on that is elsewhere, nil if it is not.
+func redirected(r *canopyv1.Result, op *canopyv1.Op) (*canopyv1.Op, base.SubtreeID) {
+	if fserr.Kind(r.Error) != fserr.Moved || r.Redirect.GetSubtree() == op.Subtree && r.Place == nil {
+		return nil, 0
+	}
+	if r.Place != nil {
+		op = op.At(r.Place)
+	}
+	return op, base.SubtreeID(r.Redirect.Subtree)
 }
 
 func (c *cluster) lookup(d where, name string) *canopyv1.Result {
-	return c.query(d.subtree, &canopyv1.Op{Call: &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: d.ino, Name: []byte(name)}}})
+	r, _ := c.lookupAt(d, name)
+	return r
+}
+
+func (c *cluster) lookupAt(d where, name string) (*canopyv1.Result, base.SubtreeID) {
+	return c.queryAt(d.subtree, &canopyv1.Op{Call: &canopyv1.Op_Lookup{Lookup: &canopyv1.LookupCall{Dir: d.ino, Name: []byte(name)}}})
 }
 
 // dir finds a directory by its path.
@@ -138,43 +178,53 @@ func (c *cluster) place(path string) (base.SubtreeID, *canopyv1.Place) {
 		return base.SubtreeID(p.Dir), &canopyv1.Place{Ino: p.Ino}
 	}
 	d, name := c.split(path)
-	r := c.lookup(d, string(name))
+	r, at := c.lookupAt(d, string(name))
 	switch {
 	case r.Error != 0:
 		return d.subtree, &canopyv1.Place{Dir: d.ino, Name: name}
-	case r.Attr.Mode&schema.TypeMask == schema.TypeDir, r.Attr.Nlink != 1, base.SubtreeID(r.Attr.Subtree) != d.subtree:
+	case r.Attr.Mode&schema.TypeMask == schema.TypeDir, r.Attr.Nlink != 1, base.SubtreeID(r.Attr.Subtree) != at:
 		return base.SubtreeID(r.Attr.Subtree), &canopyv1.Place{Ino: r.Attr.Ino}
 	}
-	return d.subtree, &canopyv1.Place{Ino: r.Attr.Ino, Dir: d.ino, Name: name}
+	return at, &canopyv1.Place{Ino: r.Attr.Ino, Dir: d.ino, Name: name}
 }
 
 // driven is a transaction that a test drives.
 type driven struct {
-	c       *cluster
-	op      *canopyv1.Op
-	request *canopyv1.TxnRequest
-	shard   base.ShardID
-	id      schema.TxnID
-	plan    *TxnPlan
-	first   bool
-	verdict *TxnVerdict
-	failed  fserr.Kind // a prepare was refused
-	asked   []TxnAsk   // one for each subtree
-	timeNS  int64
-	decided []*canopyv1.TxnShare
+	c        *cluster
+	op       *canopyv1.Op
+	request  *canopyv1.TxnRequest
+	shard    base.ShardID
+	id       schema.TxnID
+	plan     *TxnPlan
+	first    bool
+	forwards TxnForwards
+	verdict  *TxnVerdict
+	failed   fserr.Kind       // a prepare was refused
+	told     *canopyv1.Result // what the client is told of where its operation goes
+	asked    []TxnAsk         // one for each subtree
+	timeNS   int64
+	decided  []*canopyv1.TxnShare
 }
 
 func (c *cluster) begin(op *canopyv1.Op, request *canopyv1.TxnRequest) *driven {
+	return c.beginWith(op, request, TxnForwards{})
+}
+
+func (c *cluster) beginWith(op *canopyv1.Op, request *canopyv1.TxnRequest, forwards TxnForwards) *driven {
 	c.number++
 	at := c.owner[base.SubtreeID(op.Subtree)]
-	d := &driven{c: c, op: op, request: request, shard: at, first: true,
+	d := &driven{c: c, op: op, request: request, shard: at, first: true, forwards: forwards,
 		id: schema.TxnID{Shard: at, Epoch: c.nodes[at].lease, Number: c.number}}
-	d.plan = NewTxnPlan(op, at, TxnForwards{}, func(bool, base.ShardID, base.Ino, []byte) base.ShardID {
+	d.plan = NewTxnPlan(op, at, forwards, func(bool, base.ShardID, base.Ino, []byte) base.ShardID {
 		c.spread++
 		return base.ShardID(1 + c.spread%len(c.nodes))
 	})
+	d.plan.hash = c.hash
 	return d
 }
+
+// again is the next try of one that failed, and gave all back.
+func (d *driven) again() *driven { return d.c.beginWith(d.op, d.request, d.forwards) }
 
 func (d *driven) shardOf(a base.ShardID, subtree base.SubtreeID) base.ShardID {
 	if a != 0 {
@@ -190,6 +240,10 @@ func (d *driven) step() bool {
 		d.c.t.Fatal(err)
 	}
 	if verdict != nil {
+		if verdict.Kind.IsProtocol() {
+			d.failed = verdict.Kind
+			return false
+		}
 		d.verdict = verdict
 		return false
 	}
@@ -204,7 +258,7 @@ func (d *driven) step() bool {
 		r := d.c.nodes[d.shardOf(a.Shard, a.Subtree)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnPrepare{TxnPrepare: p}})
 		d.timeNS = max(d.timeNS, r.TimeNs)
 		if r.Error != 0 {
-			d.failed = fserr.Kind(r.Error)
+			d.refused(a, r)
 			return false
 		}
 		if r.Stored != nil {
@@ -213,6 +267,20 @@ func (d *driven) step() bool {
 		d.plan.Tell(a, r.Facts[0])
 	}
 	return true
+}
+
+// refused does what a coordinator does when a prepare is refused.
+func (d *driven) refused(a TxnAsk, r *canopyv1.Result) {
+	d.failed = fserr.Kind(r.Error)
+	red, own := r.Redirect, uint64(a.Subtree) == d.op.Subtree
+	if d.failed != fserr.Moved || red.GetDir() == 0 && r.Place == nil {
+		return
+	}
+	if own && (r.Place != nil || d.plan.Addressed(red)) {
+		d.told = r
+		return
+	}
+	d.forwards.Learn(a.Subtree, red)
 }
 
 // prepare takes all steps.
@@ -225,6 +293,14 @@ func (d *driven) prepare() *driven {
 // decide puts the verdict into the coordinator's log.
 func (d *driven) decide() *canopyv1.Result {
 	cmd := &canopyv1.TxnDecideCommand{Txn: d.id.Proto(), Request: d.request, TimeNs: d.timeNS, Commit: d.verdict.Kind == fserr.OK}
+	if op := d.verdict.Op; op != nil {
+		cmd.Op, _ = op.MarshalVT()
+		for _, id := range d.verdict.Fragments {
+			cmd.Fragments = append(cmd.Fragments, &canopyv1.TxnShare{Shard: uint64(d.shardOf(0, id)),
+				Commit: &canopyv1.TxnCommitCommand{Txn: cmd.Txn, Subtree: uint64(id)}})
+		}
+		return d.decideOp(cmd)
+	}
 	cmd.Result, _ = d.verdict.Result.MarshalVT()
 	edited := map[base.SubtreeID]bool{}
 	var shares []*canopyv1.TxnShare
@@ -263,6 +339,32 @@ func (d *driven) decide() *canopyv1.Result {
 	return out
 }
 
+// decideOp is decide for an operation that the decision carries out.
+func (d *driven) decideOp(cmd *canopyv1.TxnDecideCommand) *canopyv1.Result {
+	n := d.c.nodes[d.shard]
+	r := n.own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnDecide{TxnDecide: cmd}})
+	if r.Error != 0 {
+		return r
+	}
+	out := new(canopyv1.Result)
+	if err := out.UnmarshalVT(r.Stored); err != nil {
+		d.c.t.Fatal(err)
+	}
+	d.verdict.Kind, d.decided = fserr.Kind(out.Error), []*canopyv1.TxnShare{}
+	record, err := DecisionOf(n.kv, n.id, d.id)
+	if err != nil {
+		d.c.t.Fatal(err)
+	}
+	for _, s := range sharesIn(record) {
+		c := new(canopyv1.TxnCommitCommand)
+		if err := c.UnmarshalVT(s.Commit); err != nil {
+			d.c.t.Fatal(err)
+		}
+		d.decided = append(d.decided, &canopyv1.TxnShare{Shard: uint64(s.Shard), Commit: c})
+	}
+	return out
+}
+
 // finish has the other shards commit, or all abort.
 func (d *driven) finish() {
 	if d.verdict == nil || d.verdict.Kind != fserr.OK || d.decided == nil {
@@ -287,11 +389,26 @@ func (c *cluster) do(subtree base.SubtreeID, op *canopyv1.Op) *canopyv1.Result {
 		op.Cred = &canopyv1.Credential{}
 	}
 	if IsRead(op) {
-		return c.query(subtree, op)
+		return c.whole(c.query(subtree, op))
 	}
 	c.seq++
 	op.Seq = c.seq
-	n := c.nodes[c.owner[subtree]]
+	for range 8 {
+		r := c.doOnce(op)
+		next, at := redirected(r, op)
+		if next == nil {
+			return c.whole(r)
+		}
+		op = next
+		op.Subtree = uint64(at)
+	}
+	c.t.Fatalf("%v: too many redirects", op)
+	return nil
+}
+
+// doOnce runs an operation as the subtree does that it is addressed to.
+func (c *cluster) doOnce(op *canopyv1.Op) *canopyv1.Result {
+	n := c.nodes[c.owner[base.SubtreeID(op.Subtree)]]
 	if n == nil {
 		return &canopyv1.Result{Error: uint32(fserr.Moved)}
 	}
@@ -299,13 +416,22 @@ func (c *cluster) do(subtree base.SubtreeID, op *canopyv1.Op) *canopyv1.Result {
 	if fserr.Kind(r.Error) != fserr.CrossSubtree || !TxnCall(op) {
 		return r
 	}
-	d := c.begin(op, c.request(op)).prepare()
-	if d.failed == 0 {
-		r = d.decide()
-	} else {
-		r = &canopyv1.Result{Error: uint32(d.failed)}
+	forwards := TxnForwards{}
+	for range 16 {
+		d := c.beginWith(op, c.request(op), forwards).prepare()
+		switch {
+		case d.failed == 0:
+			r = d.decide()
+		case d.told != nil:
+			r = d.told
+		default:
+			r = &canopyv1.Result{Error: uint32(d.failed)}
+		}
+		d.finish()
+		if d.failed != fserr.Moved && d.failed != fserr.Busy || d.told != nil {
+			break
+		}
 	}
-	d.finish()
 	return r
 }
 
@@ -320,6 +446,9 @@ func (c *cluster) floor() uint64 {
 		if d.decided == nil {
 			floor = min(floor, d.op.Seq)
 		}
+	}
+	for seq := range c.open {
+		floor = min(floor, seq)
 	}
 	return floor
 }
@@ -355,7 +484,20 @@ func (c *cluster) operation(l *words) (base.SubtreeID, *canopyv1.Op) {
 	case "setx":
 		var p *canopyv1.Place
 		at, p = c.place(l.arg(0))
-		op.Call = &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{Place: p, Name: []byte(l.arg(1)), Value: []byte(l.arg(2))}}
+		op.Call = &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{Place: p, Name: []byte(l.arg(1)), Value: []byte(l.arg(2)), Flags: uint32(l.num("flags", 0))}}
+	case "acl":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{Place: p, Name: []byte(defaultACLXattr), Value: formatACL(schema.ACL{
+			{Tag: schema.ACLUserObj, Perm: 7}, {Tag: schema.ACLGroupObj, Perm: uint8(l.num("group", 5))}, {Tag: schema.ACLOther, Perm: 0}})}}
+	case "rmx":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_RemoveXattr{RemoveXattr: &canopyv1.RemoveXattrCall{Place: p, Name: []byte(l.arg(1))}}
+	case "lsx":
+		var p *canopyv1.Place
+		at, p = c.place(l.arg(0))
+		op.Call = &canopyv1.Op_ListXattr{ListXattr: &canopyv1.ListXattrCall{Place: p}}
 	case "getx":
 		var p *canopyv1.Place
 		at, p = c.place(l.arg(0))
@@ -363,8 +505,10 @@ func (c *cluster) operation(l *words) (base.SubtreeID, *canopyv1.Op) {
 	case "setattr":
 		var p *canopyv1.Place
 		at, p = c.place(l.arg(0))
-		call := &canopyv1.SetAttrCall{Place: p, Mode: uint32(l.num("mode", 0)), Uid: uint32(l.num("owner", 0)), Size: l.num("size", 0)}
-		for name, bit := range map[string]canopyv1.SetAttrMask{"mode": canopyv1.SetAttrMask_SET_ATTR_MODE, "owner": canopyv1.SetAttrMask_SET_ATTR_UID, "size": canopyv1.SetAttrMask_SET_ATTR_SIZE} {
+		call := &canopyv1.SetAttrCall{Place: p, Mode: uint32(l.num("mode", 0)), Uid: uint32(l.num("owner", 0)), Size: l.num("size", 0),
+			AtimeNs: int64(l.num("atime", 0)), MtimeNs: int64(l.num("mtime", 0))}
+		for name, bit := range map[string]canopyv1.SetAttrMask{"atime": canopyv1.SetAttrMask_SET_ATTR_ATIME, "mtime": canopyv1.SetAttrMask_SET_ATTR_MTIME,
+			"mode": canopyv1.SetAttrMask_SET_ATTR_MODE, "owner": canopyv1.SetAttrMask_SET_ATTR_UID, "size": canopyv1.SetAttrMask_SET_ATTR_SIZE} {
 			if _, ok := l.opts[name]; ok {
 				call.Mask |= uint32(bit)
 			}
@@ -403,7 +547,7 @@ func (c *cluster) tree() string {
 			fmt.Fprintf(&b, "%s: too deep\n", path)
 			return
 		}
-		r := c.query(d.subtree, &canopyv1.Op{Call: &canopyv1.Op_ReadDir{ReadDir: &canopyv1.ReadDirCall{Dir: d.ino}}})
+		r := c.list(d)
 		if r.Error != 0 {
 			fmt.Fprintf(&b, "%s: %v\n", path, fserr.Kind(r.Error))
 			return
@@ -415,7 +559,7 @@ func (c *cluster) tree() string {
 		slices.Sort(names)
 		for _, name := range names {
 			at, p := c.place(path + "/" + name)
-			a := c.query(at, &canopyv1.Op{Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: p}}})
+			a := c.whole(c.query(at, &canopyv1.Op{Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: p}}}))
 			if a.Error != 0 {
 				fmt.Fprintf(&b, "%s/%s: %v\n", path, name, fserr.Kind(a.Error))
 				continue

@@ -11,6 +11,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
+	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
@@ -30,6 +31,10 @@ func isTxnScript(path string) bool { return strings.HasPrefix(filepath.Base(path
 //	ask NAME           what the coordinator's log says
 //	state SHARD KIND ...
 //	tree               all that can be reached
+//	tick               all clocks go on
+//	split PATH SHARD lo=A [hi=B] [join=PATH]
+//	                   names that begin with A to before B get a fragment at the shard,
+//	                   or join the one that has the names of letter join
 func TestTransactionScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if !isTxnScript(path) {
@@ -40,7 +45,11 @@ func TestTransactionScripts(t *testing.T) {
 			if d.Cmd == "init" {
 				var shards int
 				d.ScanArgs(t, "shards", &shards)
-				c = newTxnShards(t, shards)
+				hash := shard.NameHash
+				if d.HasArg("hash") {
+					hash = testHash(t, d)
+				}
+				c = newHashedShards(t, shards, hash)
 				return ""
 			}
 			c.t = t
@@ -98,6 +107,13 @@ func (c *cluster) directive(d *datadriven.TestData) string {
 		return n.dump(kinds)
 	case "tree":
 		return c.tree()
+	case "split":
+		return c.splitLine(d)
+	case "tick":
+		for _, n := range c.nodes {
+			n.now += 1000
+		}
+		return ""
 	}
 	c.t.Fatalf("unknown directive %s", d.Cmd)
 	return ""
@@ -112,8 +128,23 @@ func (c *cluster) line(l *words) string {
 		c.held[l.arg(0)] = &canopyv1.Place{Ino: p.Ino, Dir: uint64(at)}
 		return "held " + numText(p.Ino)
 	}
+	if l.op == "part" { // of a split directory: the fragment that has a letter
+		d := c.dir(l.arg(1))
+		_, m := c.fragments(d.subtree, d.ino)
+		at := m.Find(letterHash([]byte(l.arg(2)))).Subtree
+		c.held[l.arg(0)] = &canopyv1.Place{Ino: d.ino, Dir: uint64(at)}
+		return "held " + numText(uint64(at))
+	}
+	if l.op == "times" {
+		at, p := c.place(l.arg(0))
+		a := c.whole(c.query(at, &canopyv1.Op{Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: p}}})).Attr
+		return fmt.Sprintf("a=%d m=%d c=%d", a.GetAtimeNs(), a.GetMtimeNs(), a.GetCtimeNs())
+	}
 	at, op := c.operation(l)
 	r := c.do(at, op)
+	if l.op == "ls" && r.Error == 0 {
+		r = c.list(c.dir(l.arg(0)))
+	}
 	if l.op == "ls" && r.Error == 0 {
 		var names []string
 		for _, e := range r.Entries {
@@ -158,15 +189,29 @@ func (c *cluster) beginLine(d *datadriven.TestData) string {
 	c.seq++
 	op.Seq = c.seq
 	x := c.begin(op, c.request(op))
-	c.txns[d.CmdArgs[0].Key] = x
-	for steps > 0 && x.step() {
-		steps--
+	for all := steps; ; {
+		for steps = all; steps > 0 && x.step(); steps-- {
+		}
+		if x.failed != fserr.Moved {
+			break
+		}
+		x.finish()
+		if x.told != nil {
+			op, at = redirected(x.told, op)
+			op.Subtree = uint64(at)
+			x = c.begin(op, c.request(op))
+		} else {
+			x = x.again()
+		}
 	}
+	c.txns[d.CmdArgs[0].Key] = x
 	switch {
 	case x.failed != 0:
 		return x.failed.Error() + "\n"
 	case x.verdict == nil:
 		return "prepared so far\n"
+	case x.verdict.Op != nil:
+		return fmt.Sprintf("verdict: carried out by the decision, for %d more\n", len(x.verdict.Fragments))
 	}
 	out := "verdict: " + textOf(x.verdict.Result) + "\n"
 	for _, e := range x.verdict.Edits {

@@ -71,10 +71,13 @@ func (v *view) directory(ino base.Ino) (*directory, error) {
 
 func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, error) {
 	d, err := v.headerIn(subtree, ino)
-	if err == nil && !d.isHome() && d.isHusk() {
+	if err != nil || d.isHome() {
+		return d, err
+	}
+	if d.isHusk() {
 		return nil, v.atHome(d)
 	}
-	return d, err
+	return d, v.attributesLocked(d)
 }
 
 // headerIn is directoryIn for husks, too.

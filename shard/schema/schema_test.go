@@ -104,10 +104,11 @@ func samples() []sample {
 		{"move of names", MoveKey(1, 1), &Move{MoveCopying, 5, 1<<44 | 7, 1, 1<<44 | 2, 3, 0, 0, 99, shard.Range{Lo: 1 << 26, Hi: 1 << 27}, true}, decoderOf(DecodeMove)},
 		{"policy of placement", PolicyKey(1, 1, 4), &Policy{Spread: "children", Pin: 3}, decoderOf(DecodePolicy)},
 		{"prepared", PreparedKey(1, 1, TxnID{2, 5, 7}), &Prepared{99, [][]byte{IntentKey(1, 1, 2, 0x80, []byte("n"))[8:]}}, decoderOf(DecodePrepared)},
-		{"intent", IntentKey(1, 1, 2, 0x80, []byte("n")), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
-		{"home lock", HomeLockKey(1, 1, 2), &Intent{TxnID{2, 5, 7}, true}, decoderOf(DecodeIntent)},
-		{"no moves", NoMovesKey(1, 1, TxnID{2, 5, 7}), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
-		{"move lock", MoveLockKey(1, 1), &Intent{TxnID{2, 5, 7}, false}, decoderOf(DecodeIntent)},
+		{"intent", IntentKey(1, 1, 2, 0x80, []byte("n")), &Intent{Txn: TxnID{2, 5, 7}}, decoderOf(DecodeIntent)},
+		{"home lock", HomeLockKey(1, 1, 2), &Intent{Txn: TxnID{2, 5, 7}, Closing: true}, decoderOf(DecodeIntent)},
+		{"home lock of attributes", HomeLockKey(1, 1, 3), &Intent{Txn: TxnID{2, 5, 7}, Attributes: true}, decoderOf(DecodeIntent)},
+		{"no moves", NoMovesKey(1, 1, TxnID{2, 5, 7}), &Intent{Txn: TxnID{2, 5, 7}}, decoderOf(DecodeIntent)},
+		{"move lock", MoveLockKey(1, 1), &Intent{Txn: TxnID{2, 5, 7}}, decoderOf(DecodeIntent)},
 		{"names", NamesKey(1, 1, 12), &Names{[]base.Ino{2, 2, 3}}, decoderOf(DecodeNames)},
 	}
 }

@@ -109,17 +109,35 @@ func DecisionKey(shard base.ShardID, t TxnID) []byte {
 type Intent struct {
 	Txn     TxnID
 	Closing bool // of a directory: nothing may be made in it (PROTOCOLS D5)
+	// Attributes: of a fragment of a split directory: they are about to change, so that
+	// nothing may use them here (PROTOCOLS F1).
+	Attributes bool
 }
+
+// Bits of an intent.
+const (
+	intentCloses     = 1
+	intentAttributes = 2
+)
 
 // Append appends the encoding to dst.
 func (i *Intent) Append(dst []byte) []byte {
-	return append(i.Txn.append(append(dst, valueVersion)), boolByte(i.Closing))
+	var bits byte
+	if i.Closing {
+		bits |= intentCloses
+	}
+	if i.Attributes {
+		bits |= intentAttributes
+	}
+	return append(i.Txn.append(append(dst, valueVersion)), bits)
 }
 
 // DecodeIntent reads what Intent.Append wrote.
 func DecodeIntent(b []byte) (*Intent, error) {
 	d := decode(b)
-	i := &Intent{Txn: d.txn(), Closing: d.byte() != 0}
+	i := &Intent{Txn: d.txn()}
+	bits := d.byte()
+	i.Closing, i.Attributes = bits&intentCloses != 0, bits&intentAttributes != 0
 	return i, d.done("intent")
 }
 
@@ -224,8 +242,11 @@ func (p *Prepared) String() string {
 
 // String returns whose it is.
 func (i *Intent) String() string {
-	if i.Closing {
+	switch {
+	case i.Closing:
 		return i.Txn.String() + " closing"
+	case i.Attributes:
+		return i.Txn.String() + " attributes"
 	}
 	return i.Txn.String()
 }

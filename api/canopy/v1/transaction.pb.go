@@ -565,14 +565,17 @@ func (x *TxnId) GetNumber() uint64 {
 
 // TxnWant is one thing that a transaction wants to know and to be kept as it is.
 type TxnWant struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          TxnWantKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=canopy.v1.TxnWantKind" json:"kind,omitempty"`
-	Dir           uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
-	Name          []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Ino           uint64                 `protobuf:"varint,4,opt,name=ino,proto3" json:"ino,omitempty"`
-	Place         *Place                 `protobuf:"bytes,5,opt,name=place,proto3" json:"place,omitempty"`
-	Closing       bool                   `protobuf:"varint,6,opt,name=closing,proto3" json:"closing,omitempty"` // home: nothing may be made in it either
-	Parts         bool                   `protobuf:"varint,7,opt,name=parts,proto3" json:"parts,omitempty"`     // name: what stands behind the dentry is wanted too
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Kind    TxnWantKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=canopy.v1.TxnWantKind" json:"kind,omitempty"`
+	Dir     uint64                 `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
+	Name    []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Ino     uint64                 `protobuf:"varint,4,opt,name=ino,proto3" json:"ino,omitempty"`
+	Place   *Place                 `protobuf:"bytes,5,opt,name=place,proto3" json:"place,omitempty"`
+	Closing bool                   `protobuf:"varint,6,opt,name=closing,proto3" json:"closing,omitempty"` // home: nothing may be made in it either
+	Parts   bool                   `protobuf:"varint,7,opt,name=parts,proto3" json:"parts,omitempty"`     // name: what stands behind the dentry is wanted too
+	// home: what a fragment has of a split directory. Unless closing, its attributes are
+	// about to change, and nothing there may use them meanwhile (PROTOCOLS F1).
+	Fragment      bool `protobuf:"varint,160,opt,name=fragment,proto3" json:"fragment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -652,6 +655,13 @@ func (x *TxnWant) GetClosing() bool {
 func (x *TxnWant) GetParts() bool {
 	if x != nil {
 		return x.Parts
+	}
+	return false
+}
+
+func (x *TxnWant) GetFragment() bool {
+	if x != nil {
+		return x.Fragment
 	}
 	return false
 }
@@ -899,17 +909,20 @@ type TxnEdit struct {
 	FromDir       uint64                 `protobuf:"varint,12,opt,name=from_dir,json=fromDir,proto3" json:"from_dir,omitempty"` // record: a name in it goes
 	Parent        uint64                 `protobuf:"varint,13,opt,name=parent,proto3" json:"parent,omitempty"`                  // home
 	ParentSubtree uint64                 `protobuf:"varint,14,opt,name=parent_subtree,json=parentSubtree,proto3" json:"parent_subtree,omitempty"`
-	Place         *Place                 `protobuf:"bytes,15,opt,name=place,proto3" json:"place,omitempty"`   // place: gets another name
-	Header        []byte                 `protobuf:"bytes,16,opt,name=header,proto3" json:"header,omitempty"` // subtree: of its root
-	Policy        []byte                 `protobuf:"bytes,17,opt,name=policy,proto3" json:"policy,omitempty"` // subtree: of its root
-	Made          bool                   `protobuf:"varint,18,opt,name=made,proto3" json:"made,omitempty"`    // name: the dentry's inode is new (a whiteout)
-	Mode          uint64                 `protobuf:"varint,19,opt,name=mode,proto3" json:"mode,omitempty"`
+	Place         *Place                 `protobuf:"bytes,15,opt,name=place,proto3" json:"place,omitempty"` // place: gets another name
+	// subtree: of its root. remove: of a split directory, with what all fragments had.
+	Header []byte `protobuf:"bytes,16,opt,name=header,proto3" json:"header,omitempty"`
+	Policy []byte `protobuf:"bytes,17,opt,name=policy,proto3" json:"policy,omitempty"` // subtree: of its root; fragment: what holds there
+	Made   bool   `protobuf:"varint,18,opt,name=made,proto3" json:"made,omitempty"`    // name: the dentry's inode is new (a whiteout)
+	Mode   uint64 `protobuf:"varint,19,opt,name=mode,proto3" json:"mode,omitempty"`
 	// fragment: header is the first fragment's, with what was changed; one xattr that was
 	// set or removed. Without header: the directory was removed.
 	Xattr         []byte `protobuf:"bytes,160,opt,name=xattr,proto3" json:"xattr,omitempty"`
 	XattrValue    []byte `protobuf:"bytes,161,opt,name=xattr_value,json=xattrValue,proto3" json:"xattr_value,omitempty"`
 	XattrGone     bool   `protobuf:"varint,162,opt,name=xattr_gone,json=xattrGone,proto3" json:"xattr_gone,omitempty"`
-	Times         bool   `protobuf:"varint,163,opt,name=times,proto3" json:"times,omitempty"` // fragment: atime and mtime are those of header, whatever they are here
+	Atime         bool   `protobuf:"varint,163,opt,name=atime,proto3" json:"atime,omitempty"` // fragment: it is that of header, whatever it is here
+	Mtime         bool   `protobuf:"varint,164,opt,name=mtime,proto3" json:"mtime,omitempty"`
+	PolicySet     bool   `protobuf:"varint,165,opt,name=policy_set,json=policySet,proto3" json:"policy_set,omitempty"` // fragment: policy is what holds there, empty if there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,9 +1111,23 @@ func (x *TxnEdit) GetXattrGone() bool {
 	return false
 }
 
-func (x *TxnEdit) GetTimes() bool {
+func (x *TxnEdit) GetAtime() bool {
 	if x != nil {
-		return x.Times
+		return x.Atime
+	}
+	return false
+}
+
+func (x *TxnEdit) GetMtime() bool {
+	if x != nil {
+		return x.Mtime
+	}
+	return false
+}
+
+func (x *TxnEdit) GetPolicySet() bool {
+	if x != nil {
+		return x.PolicySet
 	}
 	return false
 }
@@ -1615,7 +1642,7 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x05TxnId\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\"\xc5\x01\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"\xe2\x01\n" +
 	"\aTxnWant\x12*\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x16.canopy.v1.TxnWantKindR\x04kind\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
@@ -1623,7 +1650,8 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x03ino\x18\x04 \x01(\x04R\x03ino\x12&\n" +
 	"\x05place\x18\x05 \x01(\v2\x10.canopy.v1.PlaceR\x05place\x12\x18\n" +
 	"\aclosing\x18\x06 \x01(\bR\aclosing\x12\x14\n" +
-	"\x05parts\x18\a \x01(\bR\x05parts\"7\n" +
+	"\x05parts\x18\a \x01(\bR\x05parts\x12\x1b\n" +
+	"\bfragment\x18\xa0\x01 \x01(\bR\bfragment\"7\n" +
 	"\aTxnPart\x12\x16\n" +
 	"\x06suffix\x18\x01 \x01(\fR\x06suffix\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"\xc1\x03\n" +
@@ -1645,7 +1673,7 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"\x05epoch\x18\x0e \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06policy\x18\x0f \x01(\fR\x06policy\x12\x16\n" +
 	"\x06spread\x18\x10 \x01(\bR\x06spread\x12\x10\n" +
-	"\x03pin\x18\x11 \x01(\x04R\x03pin\"\x83\x05\n" +
+	"\x03pin\x18\x11 \x01(\x04R\x03pin\"\xba\x05\n" +
 	"\aTxnEdit\x12*\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x16.canopy.v1.TxnEditKindR\x04kind\x12\x10\n" +
 	"\x03dir\x18\x02 \x01(\x04R\x03dir\x12\x12\n" +
@@ -1673,7 +1701,10 @@ const file_api_canopy_v1_transaction_proto_rawDesc = "" +
 	"xattrValue\x12\x1e\n" +
 	"\n" +
 	"xattr_gone\x18\xa2\x01 \x01(\bR\txattrGone\x12\x15\n" +
-	"\x05times\x18\xa3\x01 \x01(\bR\x05times\"\xdb\x01\n" +
+	"\x05atime\x18\xa3\x01 \x01(\bR\x05atime\x12\x15\n" +
+	"\x05mtime\x18\xa4\x01 \x01(\bR\x05mtime\x12\x1e\n" +
+	"\n" +
+	"policy_set\x18\xa5\x01 \x01(\bR\tpolicySet\"\xdb\x01\n" +
 	"\x11TxnPrepareCommand\x12\"\n" +
 	"\x03txn\x18\x01 \x01(\v2\x10.canopy.v1.TxnIdR\x03txn\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +

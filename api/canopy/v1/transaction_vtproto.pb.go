@@ -329,6 +329,18 @@ func (m *TxnWant) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Fragment {
+		i--
+		if m.Fragment {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.Parts {
 		i--
 		if m.Parts {
@@ -633,9 +645,33 @@ func (m *TxnEdit) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.Times {
+	if m.PolicySet {
 		i--
-		if m.Times {
+		if m.PolicySet {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0xa8
+	}
+	if m.Mtime {
+		i--
+		if m.Mtime {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0xa0
+	}
+	if m.Atime {
+		i--
+		if m.Atime {
 			dAtA[i] = 1
 		} else {
 			dAtA[i] = 0
@@ -1429,6 +1465,9 @@ func (m *TxnWant) SizeVT() (n int) {
 	if m.Parts {
 		n += 2
 	}
+	if m.Fragment {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1607,7 +1646,13 @@ func (m *TxnEdit) SizeVT() (n int) {
 	if m.XattrGone {
 		n += 3
 	}
-	if m.Times {
+	if m.Atime {
+		n += 3
+	}
+	if m.Mtime {
+		n += 3
+	}
+	if m.PolicySet {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -2601,6 +2646,26 @@ func (m *TxnWant) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Parts = bool(v != 0)
+		case 160:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Fragment", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Fragment = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3858,7 +3923,7 @@ func (m *TxnEdit) UnmarshalVT(dAtA []byte) error {
 			m.XattrGone = bool(v != 0)
 		case 163:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Times", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Atime", wireType)
 			}
 			var v int
 			for shift := uint(0); ; shift += 7 {
@@ -3875,7 +3940,47 @@ func (m *TxnEdit) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-			m.Times = bool(v != 0)
+			m.Atime = bool(v != 0)
+		case 164:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Mtime", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Mtime = bool(v != 0)
+		case 165:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PolicySet", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.PolicySet = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
