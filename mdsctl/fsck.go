@@ -18,7 +18,7 @@ type fsckReport struct {
 	Data     *fsckData   `json:"data,omitempty"`
 	Findings []finding   `json:"findings"` // the first maxFindings
 	Problems uint64      `json:"problems"` // all of them
-	// Hints are names and headers that say a subtree of before: a forward leads on
+	// Hints are names and headers that say a subtree of before: a forward or a fragment leads on
 	// from there, and clients are redirected.
 	Hints int `json:"hints"`
 }
@@ -61,9 +61,11 @@ func (a *app) fsckCommand() *cobra.Command {
 		Long: "Check every shard at its holder: each directory has one name and its parent agrees, link\n" +
 			"counts and counters equal a recount, nothing is unreachable but orphans; and over all\n" +
 			"shards: each subtree has one owner, names and directories in different subtrees agree, and so do\n" +
-			"link counts with names in several, every directory is below /. It runs on a cluster that is in use, and\n" +
+			"link counts with names in several, every directory is below /; the fragments of a split\n" +
+			"directory agree in attributes and own each name once. It runs on a cluster that is in use, and\n" +
 			"changes nothing. What two shards say that does not agree is looked at again after\n" +
-			"--settle. A shard's check keeps some 150 bytes per directory in its node's memory.\n\n" +
+			"--settle. A shard's check keeps some 150 bytes per directory in its node's memory, and 200 bytes\n" +
+			"here and there for each whose name lies in another subtree.\n\n" +
 			"With --data it also walks the namespace and lists what the data servers hold: replicas of\n" +
 			"a placement group hold the same columns, files with stored blocks have columns, and no\n" +
 			"data is without a file. What differs is looked at again after --settle, since files change\n" +
@@ -137,7 +139,7 @@ func writeFsck(t *table, r *fsckReport) {
 		t.row(d.Servers, d.Columns, bytesText(d.AllocatedBytes), d.Files, d.Pending, d.Problems)
 	}
 	if r.Hints > 0 {
-		t.title(fmt.Sprintf("%d names or headers say a subtree that the directory has left: a forward leads on", r.Hints))
+		t.title(fmt.Sprintf("%d names or headers say a subtree that the directory, or the name, has left: a forward or a fragment leads on", r.Hints))
 	}
 	if len(r.Findings) > 0 {
 		t.title("")
