@@ -392,7 +392,11 @@ func TestNoPingPong(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() { _, err := c.GetAttr(ctx, root, d); done <- err }()
-	<-located
+	select {
+	case <-located:
+	case err := <-done:
+		t.Fatalf("all shards were never asked: %v", err)
+	}
 	if n := sent.Load(); n > freeHops+locateAfter+1 {
 		t.Errorf("asked %d times before all shards were", n)
 	}

@@ -53,14 +53,14 @@ type splitName struct {
 
 const (
 	splitHome   base.SubtreeID = 100
-	splitCopies                = 24 // subtrees that can have a copy, from splitHome on
+	splitCopies base.SubtreeID = 24 // subtrees that can have a copy, from splitHome on
 )
 
 // newSplitDir makes an unsplit directory in subtree splitHome, and subtrees for its
 // fragments, on two shards.
 func newSplitDir(t testing.TB, f *fakeCluster) *splitDir {
 	f.addShard(2, 2, 1<<44|1<<43)
-	for i := range base.SubtreeID(splitCopies) {
+	for i := range splitCopies {
 		f.publish(splitHome+i, shardOf(splitHome+i), 1)
 	}
 	d := &splitDir{t: t, ino: 1<<44 | 1<<42, truth: shard.Whole(splitHome), copies: map[base.SubtreeID]*dirCopy{},
@@ -136,7 +136,7 @@ func (d *splitDir) randomMove(n func(int) int) (r shard.Range, to base.SubtreeID
 	if lo >= hi {
 		return shard.Range{}, 0
 	}
-	return shard.Range{Lo: lo, Hi: hi}, splitHome + base.SubtreeID(n(splitCopies))
+	return shard.Range{Lo: lo, Hi: hi}, splitHome + base.SubtreeID(n(int(splitCopies)))
 }
 
 // moveAtRandom moves a random range, if it is not where it shall go already.
@@ -259,6 +259,9 @@ func (d *splitDir) serveLocked(op *canopyv1.Op, subtree base.SubtreeID, c *dirCo
 		return stale
 	}
 	ok.Attr = n.attr(subtree)
+	if op.Place() != nil {
+		ok.DirAttr = nil
+	}
 	return ok
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -99,7 +100,7 @@ func TestOperationsArrive(t *testing.T) {
 				moves++
 			}
 			name := names[n(len(names))]
-			for try, allowed := range []int{splitCopies + moves, 0} {
+			for try, allowed := range []int{int(splitCopies) + moves, 0} {
 				d.moved.Store(0)
 				inode, _, _, err := c.Lookup(t.Context(), root, dir, name)
 				if err != nil {
@@ -168,23 +169,20 @@ func TestStatGathers(t *testing.T) {
 		dir := d.inode(t, c)
 		names := d.fill(100)
 		version := uint64(len(names)) + 1
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if r, to := d.randomMove(rand.IntN); to != 0 && d.ownerAt(r.Lo) != to {
-					d.handOff(r, to)
-					time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
-					d.activate()
-				}
-				time.Sleep(time.Duration(2+rand.IntN(5)) * time.Millisecond)
+		// Ranges go while the fragments are being asked, and are nobody's for a while.
+		var moving sync.Mutex
+		d.before = func(op *canopyv1.Op) {
+			if op.GetGetAttr() == nil || rand.IntN(12) > 0 {
+				return
 			}
-		})
+			moving.Lock()
+			defer moving.Unlock()
+			if r, to := d.randomMove(rand.IntN); to != 0 && d.ownerAt(r.Lo) != to {
+				d.handOff(r, to)
+				time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+				d.activate()
+			}
+		}
 		for i := range 300 {
 			attr, err := c.GetAttr(t.Context(), root, dir)
 			if err != nil {
@@ -203,8 +201,6 @@ func TestStatGathers(t *testing.T) {
 			}
 			n.Release()
 		}
-		close(stop)
-		wg.Wait()
 	}
 }
 
@@ -311,23 +307,31 @@ func TestListingKeepsOrder(t *testing.T) {
 	for i := range uint32(8) {
 		d.move(shard.Range{Lo: (i + 1) * 7 * (shard.BorderEnd / 64), Hi: shard.BorderEnd}, splitHome+base.SubtreeID(i)+1)
 	}
-	var lost sync.Map
+	var lost, late atomic.Bool
 	d.dropMark = func() bool {
-		drop := rand.IntN(30) == 0
+		drop := rand.IntN(12) == 0
 		if drop {
-			lost.Store("a mark", true)
+			lost.Store(true)
+			late.Store(true)
 		}
 		return drop
 	}
-	// Marks are taken of one after the other, as over a slow network.
+	// Marks are taken of one after the other, as over a slow network, and slower when
+	// one was lost.
 	d.before = func(op *canopyv1.Op) {
-		if op.GetMarkNames() != nil {
+		switch call := op.GetMarkNames(); {
+		case call == nil:
+		case call.Free:
+			late.Store(false)
+		case late.Load():
+			time.Sleep(3 * time.Millisecond)
+		default:
 			time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
 		}
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	const makers = 2
+	const makers = 6
 	for m := range makers {
 		wg.Go(func() {
 			for i := 0; ; i++ {
@@ -368,7 +372,7 @@ func TestListingKeepsOrder(t *testing.T) {
 	}
 	d.mu.Unlock()
 	wg.Wait()
-	if _, any := lost.Load("a mark"); !any {
+	if !lost.Load() {
 		t.Error("no mark was lost")
 	}
 }
@@ -490,4 +494,55 @@ func TestSecondOperandByName(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// The word of a holder that names went from one subtree to another has the open files
+// among them reported where they are (PROTOCOLS H2), whichever of the directory's files is
+// asked for first.
+func TestOpenFilesAreReportedAfterASplit(t *testing.T) {
+	f := newFake(t, 1)
+	d := newSplitDir(t, f)
+	c := f.connect(t, newMemData())
+	dir := d.inode(t, c)
+	var moving base.Ino
+	for i, stay := 0, 0; stay < 40 || moving == 0; i++ {
+		name := fmt.Sprint("open-", i)
+		goes := half.Contains(shard.NameHash([]byte(name)).Border())
+		if goes && moving != 0 {
+			continue
+		}
+		made, err := c.Create(t.Context(), root, dir, name, 0o644, syscall.O_RDWR)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer made.Inode.Release()
+		defer made.File.Close(t.Context())
+		if goes {
+			moving = made.Inode.Ino()
+		} else {
+			stay++
+		}
+	}
+	reported := func(shard base.ShardID) bool {
+		for _, r := range f.reports() {
+			for _, p := range r.Opened {
+				if r.Shard == uint64(shard) && base.Ino(p.Ino) == moving {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	from, to := shardOf(splitHome), shardOf(splitHome+1)
+	eventually(t, "the file is reported where it is", func() bool { return reported(from) })
+	d.move(half, splitHome+1)
+	events := func() chan *canopyv1.Event {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.events[f.nodes[0].address]
+	}
+	eventually(t, "an events stream", func() bool { return events() != nil })
+	events() <- &canopyv1.Event{Event: &canopyv1.Event_SubtreeMoved{SubtreeMoved: &canopyv1.SubtreeMoved{
+		FromSubtree: uint64(splitHome), Subtree: uint64(splitHome + 1), Shard: uint64(to), Epoch: 1}}}
+	eventually(t, "the file is reported at the new owner", func() bool { return reported(to) })
 }
