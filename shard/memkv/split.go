@@ -44,11 +44,16 @@ func (s *Split) HandOff() {
 	n := s.copyNames()
 	s.moveWorkersRows()
 	to := get(s.To, schema.HeaderKey(s.Other, s.Into, s.Dir), schema.DecodeHeader)
-	if to == nil {
+	join := to != nil
+	s.copyRelocations(join)
+	if !join {
 		to = s.begin(from)
 	} else {
 		to.Fragments = to.Fragments.Refer(s.Subtree, from.Fragments)
-		to.Appeared, to.MaxProbe = max(to.Appeared, from.Appeared), max(to.MaxProbe, from.MaxProbe)
+		to.Appeared = max(to.Appeared, from.Appeared)
+		if n.Displaced > 0 {
+			to.MaxProbe = max(to.MaxProbe, from.MaxProbe)
+		}
 		to.AtimeNS, to.MtimeNS, to.CtimeNS = max(to.AtimeNS, from.AtimeNS), max(to.MtimeNS, from.MtimeNS), max(to.CtimeNS, from.CtimeNS)
 	}
 	to.Fragments = to.Fragments.With(s.Names, s.Into)
@@ -58,8 +63,17 @@ func (s *Split) HandOff() {
 	if len(from.Fragments.In(s.Subtree)) == 0 {
 		to.Version, from.Version = to.Version+from.Version, 0
 	}
+	for _, h := range []*schema.Header{from, to} {
+		if h.Displaced == 0 {
+			h.MaxProbe = 0
+		}
+	}
 	put(s.To, schema.HeaderKey(s.Other, s.Into, s.Dir), to)
 	put(s.From, header, from)
+	s.noteSplit(s.From, s.Shard, s.Subtree, from)
+	if join {
+		s.noteSplit(s.To, s.Other, s.Into, to)
+	}
 	s.count(s.From, schema.CountersKey(s.Shard, s.Subtree), n, -1)
 	s.count(s.To, schema.CountersKey(s.Other, s.Into), n, 1)
 	s.hide(1)
@@ -89,15 +103,6 @@ func (s *Split) begin(from *schema.Header) *schema.Header {
 	for _, row := range s.From.rows(lo, hi) {
 		must(s.To.Set(s.key(row[0]), row[1]))
 	}
-	lo, hi = schema.KindRange(s.Shard, s.Subtree, schema.KindRelocation)
-	for _, row := range s.From.rows(lo, hi) {
-		r, err := schema.DecodeRelocation(row[1])
-		must(err)
-		if r.Subtree == s.Subtree && r.Dir == s.Dir && s.Names.Contains(s.Hash(r.Name).Border()) {
-			r.Subtree = s.Into
-		}
-		put(s.To, s.key(row[0]), r)
-	}
 	if value, found, err := s.From.Get(schema.PolicyKey(s.Shard, s.Subtree, s.Dir)); found {
 		must(err)
 		must(s.To.Set(schema.PolicyKey(s.Other, s.Into, s.Dir), bytes.Clone(value)))
@@ -107,6 +112,32 @@ func (s *Split) begin(from *schema.Header) *schema.Header {
 	to := *from
 	to.Entries, to.Subdirs, to.Displaced, to.Version, to.Seen = 0, 0, 0, 0, schema.Seen{}
 	return &to
+}
+
+// copyRelocations copies all relocations, or those that lead to the names.
+func (s *Split) copyRelocations(join bool) {
+	lo, hi := schema.KindRange(s.Shard, s.Subtree, schema.KindRelocation)
+	for _, row := range s.From.rows(lo, hi) {
+		r, err := schema.DecodeRelocation(row[1])
+		must(err)
+		leads := r.Subtree == s.Subtree && r.Dir == s.Dir && s.Names.Contains(s.Hash(r.Name).Border())
+		if leads {
+			r.Subtree = s.Into
+		}
+		if leads || !join {
+			put(s.To, s.key(row[0]), r)
+		}
+	}
+}
+
+// noteSplit notes of a directory whether it is split.
+func (s *Split) noteSplit(at *Store, id base.ShardID, subtree base.SubtreeID, h *schema.Header) {
+	key := schema.SplitKey(id, subtree, s.Dir)
+	if h.Fragments.Split() {
+		put(at, key, schema.Empty{})
+	} else {
+		must(at.Delete(key))
+	}
 }
 
 func (s *Split) span() (lo, hi []byte) {

@@ -259,3 +259,55 @@ func TestMarkWaitsForTransactions(t *testing.T) {
 		t.Error(formatResult(res))
 	}
 }
+
+// What memkv.Split writes by hand is what a move of names leaves.
+func TestSplitByHand(t *testing.T) {
+	s := newShards(t, 2)
+	sampleTree(s)
+	s.mustAll(s.rename("/a/b/f1", "/a/b/renamed"), s.rename("/a/b/f2", "/a/b/named"), s.unlink("/a/b/f3"))
+	dir, home := s.dir("/a/b")
+	x := &canopyv1.Op{Subtree: home, Call: &canopyv1.Op_SetXattr{SetXattr: &canopyv1.SetXattrCall{
+		Place: &canopyv1.Place{Ino: dir}, Name: []byte("user.a"), Value: []byte("1")}}}
+	s.mustAll(s.do(x))
+	rows := func(kv *memkv.Store, id base.ShardID) string {
+		var b strings.Builder
+		lo, hi := schema.ShardRange(id)
+		if err := kv.Scan(lo, hi, func(key, value []byte) (bool, error) {
+			if id, _ := schema.SubtreeOf(key); id == base.ShardMeta {
+				return true, nil
+			}
+			switch schema.KindOf(key) {
+			case schema.KindHeader, schema.KindDentry, schema.KindRelocation, schema.KindCounters, schema.KindSplit, schema.KindInode, schema.KindOrphan:
+				fmt.Fprintln(&b, schema.Format(key), schema.FormatValue(key, value))
+			}
+			return true, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	for i, m := range []rangeMove{
+		{lo: half, hi: shard.BorderEnd, to: 2}, {lo: half + quarter, hi: shard.BorderEnd, to: 1}, {lo: quarter, hi: half, to: 1},
+		{lo: half + quarter, hi: shard.BorderEnd}, {lo: half, hi: shard.BorderEnd}, {lo: quarter, hi: shard.BorderEnd, into: 1},
+	} {
+		m.path = "/a/b"
+		before := map[base.ShardID]*memkv.Store{1: s.of[1].kv.Clone(), 2: s.of[2].kv.Clone()}
+		had := s.fragments(dir)
+		from := had.Find(shard.Hash(m.lo) << shard.FullBits).Subtree
+		if m.to == 0 && m.into == 0 {
+			m.into = had.Find(shard.Hash(m.lo-1) << shard.FullBits).Subtree
+		}
+		source := s.owner(from)
+		into := s.moveNames(m, nil).Into
+		target := s.owner(into)
+		hand := &memkv.Split{From: before[source], To: before[target], Shard: source, Other: target, Subtree: from, Dir: base.Ino(dir),
+			Names: shard.Range{Lo: m.lo, Hi: m.hi}, Into: into}
+		hand.HandOff()
+		hand.Clean()
+		for id, kv := range before {
+			if got, want := rows(kv, id), rows(s.of[id].kv, id); got != want {
+				t.Fatalf("move %d, shard %d: by hand\n%s\nby a move\n%s", i, id, got, want)
+			}
+		}
+	}
+}
