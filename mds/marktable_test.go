@@ -51,12 +51,12 @@ func TestMarks(t *testing.T) {
 		"the deadline frees": func(t *testing.T, m *markTable) {
 			m.take(f, a, 0, time.Second)
 			held := holds(m, f)
-			time.Sleep(time.Second - 1)
+			time.Sleep(time.Second - time.Millisecond)
 			synctest.Wait()
 			if *held {
 				t.Error("before its time")
 			}
-			time.Sleep(1)
+			time.Sleep(time.Millisecond)
 			synctest.Wait()
 			if !*held || m.free(f, a, 0) {
 				t.Error("after its time")
