@@ -118,9 +118,11 @@ func (t *tenure) deleteData(subtree base.SubtreeID, page []namespace.DeletionInf
 	for id := range gone {
 		command.DataIds = append(command.DataIds, uint64(id))
 	}
-	if _, doneErr := t.propose(&canopyv1.Command{Own: &canopyv1.Command_DeletionDone{DeletionDone: command}}); doneErr != nil {
+	r, doneErr := t.propose(&canopyv1.Command{Own: &canopyv1.Command_DeletionDone{DeletionDone: command}})
+	if doneErr != nil {
 		return map[base.DataID]bool{}, doneErr // they are deleted once more
 	}
+	t.removed(subtree, r)
 	t.h.metrics.deleted.Add(float64(len(gone)))
 	t.waiting.gone(gone)
 	return gone, err

@@ -13,15 +13,20 @@ import (
 type news struct {
 	epoch  base.LeaseEpoch // 0: nothing
 	routes []*canopyv1.SubtreeRoute
+	gone   []base.SubtreeID // that are no more
 }
 
 // publishHolder puts a new holder and its subtrees into the map, in the
 // background: while etcd is away shards run on, and clients find the holder by
 // redirects.
-func (s *Server) publishHolder(h *hosted, epoch base.LeaseEpoch, routes []*canopyv1.SubtreeRoute) {
+func (s *Server) publishHolder(h *hosted, epoch base.LeaseEpoch, routes []*canopyv1.SubtreeRoute, gone []base.SubtreeID) {
 	h.mu.Lock()
-	h.news = news{epoch, routes}
+	h.news = news{epoch, routes, gone}
 	h.mu.Unlock()
+	s.pokePublish()
+}
+
+func (s *Server) pokePublish() {
 	select {
 	case s.publish <- struct{}{}:
 	default:
@@ -31,12 +36,17 @@ func (s *Server) publishHolder(h *hosted, epoch base.LeaseEpoch, routes []*canop
 // publishRoute puts one more subtree of a shard that this node holds into the map.
 func (s *Server) publishRoute(h *hosted, epoch base.LeaseEpoch, route *canopyv1.SubtreeRoute) {
 	h.mu.Lock()
-	h.news = news{epoch, append(slices.Clone(h.news.routes), route)}
+	h.news = news{epoch, append(slices.Clone(h.news.routes), route), h.news.gone}
 	h.mu.Unlock()
-	select {
-	case s.publish <- struct{}{}:
-	default:
-	}
+	s.pokePublish()
+}
+
+// unpublishRoute takes the route of a subtree that is no more out of the map.
+func (s *Server) unpublishRoute(h *hosted, epoch base.LeaseEpoch, subtree base.SubtreeID) {
+	h.mu.Lock()
+	h.news = news{epoch, h.news.routes, append(slices.Clone(h.news.gone), subtree)}
+	h.mu.Unlock()
+	s.pokePublish()
 }
 
 // publishLoop writes what waits, again and again while etcd is away.
@@ -75,7 +85,7 @@ func (s *Server) publishAll(ctx context.Context) bool {
 			continue
 		}
 		h.mu.Lock()
-		if h.news.epoch == n.epoch && len(h.news.routes) == len(n.routes) { // else more came meanwhile
+		if h.news.epoch == n.epoch && len(h.news.routes) == len(n.routes) && len(h.news.gone) == len(n.gone) { // else more came meanwhile
 			h.news = news{}
 		}
 		h.mu.Unlock()
@@ -100,5 +110,20 @@ func (s *Server) publishOne(ctx context.Context, id base.ShardID, n news) error 
 			return err
 		}
 	}
+	for _, subtree := range n.gone {
+		if err := s.place.DeleteRoute(ctx, subtree, id); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// published returns the subtrees that the map has at a shard.
+func (s *Server) published(id base.ShardID) (all []base.SubtreeID) {
+	for _, r := range s.place.Map().Message().Subtrees {
+		if base.ShardID(r.Shard) == id {
+			all = append(all, base.SubtreeID(r.Subtree))
+		}
+	}
+	return all
 }

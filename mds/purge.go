@@ -154,12 +154,22 @@ func (t *tenure) proposePurge(p pending) error {
 	for len(orphans) > 0 || len(relocations) > 0 {
 		n, m := min(len(orphans), purgeChunk), min(len(relocations), purgeChunk)
 		command := &canopyv1.PurgeCommand{Subtree: uint64(p.subtree), Orphans: orphans[:n], Relocations: relocations[:m], BeforeNs: p.beforeNS}
-		if _, err := t.propose(&canopyv1.Command{Own: &canopyv1.Command_Purge{Purge: command}}); err != nil {
+		r, err := t.propose(&canopyv1.Command{Own: &canopyv1.Command_Purge{Purge: command}})
+		if err != nil {
 			return err
 		}
+		t.removed(p.subtree, r)
 		t.h.metrics.purged.Add(float64(n))
 		orphans, relocations = orphans[n:], relocations[m:]
 		t.activity.Add(1) // the deletion queue has work
 	}
 	return nil
+}
+
+// removed takes note of what a command says that may have deleted the last of a
+// subtree.
+func (t *tenure) removed(subtree base.SubtreeID, r *canopyv1.Result) {
+	if r.GetRemoved() {
+		t.h.server.unpublishRoute(t.h, t.epoch, subtree)
+	}
 }

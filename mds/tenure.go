@@ -127,9 +127,15 @@ func (s *Server) rootLayout() *canopyv1.Layout {
 func (t *tenure) learn() error {
 	var clients []base.ClientID
 	var routes []*canopyv1.SubtreeRoute
-	err := t.h.group.Read(t.ctx, func(r shard.Reader) error {
+	var gone []base.SubtreeID
+	published := t.h.server.published(t.h.shard)
+	err := t.h.group.Read(t.ctx, func(r shard.Reader) (err error) {
 		clients, routes = nil, nil
-		err := namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
+		// What a holder before this one removed, and could not take out of the map.
+		if gone, err = namespace.GoneSubtrees(r, t.h.shard, published); err != nil {
+			return err
+		}
+		err = namespace.Sessions(r, t.h.shard, func(s namespace.SessionInfo) bool {
 			clients = append(clients, s.Client)
 			return true
 		})
@@ -154,7 +160,7 @@ func (t *tenure) learn() error {
 	}
 	t.scanned = true
 	t.mu.Unlock()
-	t.h.server.publishHolder(t.h, t.epoch, routes)
+	t.h.server.publishHolder(t.h, t.epoch, routes, gone)
 	t.h.server.events.askReports(clients, t.h.shard)
 	return nil
 }

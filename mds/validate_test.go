@@ -31,6 +31,7 @@ func everyCall() []*canopyv1.Op {
 		{Call: &canopyv1.Op_ListQuotas{ListQuotas: &canopyv1.ListQuotasCall{}}},
 		{Call: &canopyv1.Op_GetPolicy{GetPolicy: &canopyv1.GetPolicyCall{Dir: 1}}},
 		{Call: &canopyv1.Op_Locate{Locate: &canopyv1.LocateCall{Ino: 1}}},
+		{Call: &canopyv1.Op_MarkNames{MarkNames: &canopyv1.MarkNamesCall{Dir: 1, Token: 2}}},
 		{Call: &canopyv1.Op_Create{Create: &canopyv1.CreateCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mkdir{Mkdir: &canopyv1.MkdirCall{Dir: 1, Name: []byte("a")}}},
 		{Call: &canopyv1.Op_Mknod{Mknod: &canopyv1.MknodCall{Dir: 1, Name: []byte("a")}}},

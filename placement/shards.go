@@ -195,6 +195,34 @@ func (s *Store) PutRoute(ctx context.Context, route *canopyv1.SubtreeRoute) (boo
 	return s.putIfNewer(ctx, "publish a route", key, route, have, func() bool { return have.Epoch < route.Epoch })
 }
 
+// DeleteRoute takes back the route of a subtree that is no more, unless another shard
+// has published one (PROTOCOLS E8).
+func (s *Store) DeleteRoute(ctx context.Context, subtree base.SubtreeID, shard base.ShardID) error {
+	const op = "take back a route"
+	key := s.key("routes", idString(uint64(subtree)))
+	wait := newBackoff()
+	for {
+		have := new(canopyv1.SubtreeRoute)
+		revision, err := s.get(ctx, op, key, have)
+		if err != nil || revision == 0 || base.ShardID(have.Shard) != shard {
+			return err
+		}
+		var answer *clientv3.TxnResponse
+		err = s.request(ctx, op, func(ctx context.Context) (err error) {
+			answer, err = s.client.Txn(ctx).If(at(key, revision)).Then(clientv3.OpDelete(key)).Commit()
+			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case answer.Succeeded:
+			return nil
+		case !wait.sleep(ctx):
+			return ctx.Err()
+		}
+	}
+}
+
 // PutHolder publishes who holds a shard's lease, a hint: only over a smaller
 // lease epoch.
 func (s *Store) PutHolder(ctx context.Context, shard base.ShardID, node base.NodeID, epoch base.LeaseEpoch) (bool, error) {

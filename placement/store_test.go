@@ -224,6 +224,32 @@ func TestRoutesGoForward(t *testing.T) {
 	}
 }
 
+// TestRoutesAreTakenBack: the route of a subtree that is no more goes, but not one that
+// another shard has published (PROTOCOLS E8).
+func TestRoutesAreTakenBack(t *testing.T) {
+	t.Parallel()
+	s, _ := newStore(t)
+	ctx := t.Context()
+	if _, err := s.PutRoute(ctx, &canopyv1.SubtreeRoute{Subtree: 5, Epoch: 2, Shard: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteRoute(ctx, 5, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Map().Route(5); r.GetShard() != 3 {
+		t.Errorf("another shard's route is %v", r)
+	}
+	for range 2 {
+		if err := s.DeleteRoute(ctx, 5, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, s, "the route to go", func() bool { return s.Map().Route(5) == nil })
+}
+
 func TestHolderHintsGoForward(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)

@@ -69,6 +69,9 @@ func (b *batch) flush() error {
 	}
 	for _, s := range b.counted {
 		s.countersDirty = false
+		if s.forgotten {
+			continue
+		}
 		if err := b.set(schema.CountersKey(b.id, s.id), &s.counters); err != nil {
 			return err
 		}
@@ -158,13 +161,17 @@ func (b *batch) runClient(op *canopyv1.Op, answeredOnly bool) ([]byte, error) {
 	}
 	s := b.m.subtrees[base.SubtreeID(op.Subtree)]
 	if s == nil {
-		return encode(route(op, &schema.Subtree{}))
+		refused, err := unknown(b.r, b.id, op)
+		if err != nil {
+			return nil, err
+		}
+		return encode(refused)
 	}
 	session := b.m.sessions[b.client]
 	if session == nil {
 		return encode(failure(fserr.SessionExpired))
 	}
-	if redirect := route(op, &s.Subtree); redirect != nil {
+	if redirect := route(op, &s.Subtree); redirect != nil && !s.answers(b.client, b.seq) {
 		return encode(redirect)
 	}
 	if b.seq < session.Base {

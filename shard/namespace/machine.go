@@ -57,6 +57,7 @@ type subtree struct {
 	policies      policies
 	move          *schema.Move          // nil: it does not move
 	members       map[base.Ino]struct{} // directories of a carve before its hand-off
+	forgotten     bool                  // in this batch: it was removed, and none of its rows is to be written
 }
 
 func newSubtree(id base.SubtreeID, s schema.Subtree) *subtree {
@@ -163,11 +164,13 @@ func (m *Machine) viewOf(r shard.Reader, op *canopyv1.Op) (*view, *canopyv1.Resu
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &schema.Subtree{}
-	if found && id != base.ShardMeta {
-		if s, err = schema.DecodeSubtree(b); err != nil {
-			return nil, nil, err
-		}
+	if !found || id == base.ShardMeta {
+		redirect, err := unknown(r, m.cfg.Shard, op)
+		return nil, redirect, err
+	}
+	s, err := schema.DecodeSubtree(b)
+	if err != nil {
+		return nil, nil, err
 	}
 	if redirect := route(op, s); redirect != nil && redirect.Error != uint32(fserr.Frozen) {
 		return nil, redirect, nil

@@ -137,7 +137,7 @@ func (b *batch) purge(c *canopyv1.PurgeCommand) (*canopyv1.Result, error) {
 			return nil, err
 		}
 	}
-	return &canopyv1.Result{}, nil
+	return b.forgetEmpty(&canopyv1.Result{})
 }
 
 func (b *batch) purgeOrphan(ino base.Ino, before int64) error {
@@ -231,7 +231,7 @@ func (b *batch) deletionDone(c *canopyv1.DeletionDoneCommand) (*canopyv1.Result,
 			return nil, err
 		}
 	}
-	return &canopyv1.Result{}, nil
+	return b.forgetEmpty(&canopyv1.Result{})
 }
 
 // locatorPlace returns the place in a Locator.

@@ -110,6 +110,14 @@ func (b *batch) endSessions(clients []base.ClientID, seq base.Seq) (zeros []stri
 				return nil, err
 			}
 		}
+		for _, s := range b.removedSubtrees() {
+			if err := b.dropWindow(s, client, e); err != nil {
+				return nil, err
+			}
+			if err := b.forgetRemoved(s); err != nil {
+				return nil, err
+			}
+		}
 		delete(b.m.sessions, client)
 		if err := b.w.Delete(schema.SessionKey(b.id, client)); err != nil {
 			return nil, err
@@ -190,10 +198,16 @@ func (b *batch) endStrangers(s *subtree) error {
 	return err
 }
 
-func (b *batch) sortedSubtrees() []*subtree {
+// sortedSubtrees returns the subtrees that the shard owns, by id.
+func (b *batch) sortedSubtrees() []*subtree { return b.subtreesIn(schema.Active, schema.Frozen) }
+
+// removedSubtrees returns those that are removed and have results.
+func (b *batch) removedSubtrees() []*subtree { return b.subtreesIn(schema.Removed) }
+
+func (b *batch) subtreesIn(states ...schema.OwnState) []*subtree {
 	var all []*subtree
 	for _, s := range b.m.subtrees {
-		if s.State == schema.Active || s.State == schema.Frozen {
+		if slices.Contains(states, s.State) {
 			all = append(all, s)
 		}
 	}

@@ -29,7 +29,7 @@ func (b *batch) prepare(c *canopyv1.TxnPrepareCommand) (*canopyv1.Result, error)
 	s := b.m.subtrees[base.SubtreeID(c.Subtree)]
 	at := &canopyv1.Op{Subtree: c.Subtree, Epoch: c.Epoch}
 	if s == nil {
-		return route(at, &schema.Subtree{}), nil
+		return unknown(b.r, b.id, at)
 	}
 	if refused := route(at, &s.Subtree); refused != nil {
 		return refused, nil // frozen: E4

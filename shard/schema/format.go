@@ -19,7 +19,7 @@ var kindNames = map[Kind]string{
 }
 
 var shardKindNames = map[Kind]string{
-	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindJoin: "join", KindDecision: "decision",
+	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindJoin: "join", KindGone: "gone", KindDecision: "decision",
 	Kind(kindApplied): "applied", Kind(kindLease): "lease",
 }
 
@@ -64,7 +64,7 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 		return " " + t.String()
 	}
 	switch {
-	case ofShard && (kind == KindImport || kind == KindJoin):
+	case ofShard && (kind == KindImport || kind == KindJoin || kind == KindGone):
 		return fmt.Sprintf(" %d%s", n, formatTail(tail))
 	case kind == KindIntent && len(tail) >= 8:
 		return fmt.Sprintf(" dir=%d at=%x %q", n, binary.BigEndian.Uint64(tail), tail[8:])
@@ -151,19 +151,7 @@ func FormatValue(key, value []byte) string {
 
 func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 	if ofShard {
-		switch kind {
-		case KindShard:
-			return DecodeShardState(value)
-		case KindSession:
-			return DecodeSession(value)
-		case KindEnded:
-			return DecodeEnded(value)
-		case KindImport, KindJoin:
-			return DecodeImport(value)
-		case KindDecision:
-			return DecodeDecision(value)
-		}
-		return nil, nil
+		return decodeOfShard(kind, value)
 	}
 	switch kind {
 	case KindHeader, KindDentry, KindInode, KindOrphan:
@@ -215,6 +203,24 @@ func decodeAny(ofShard bool, kind Kind, rest, value []byte) (any, error) {
 		return DecodePrepared(value)
 	case KindIntent, KindHomeLock, KindNoMoves, KindMoveLock:
 		return DecodeIntent(value)
+	}
+	return nil, nil
+}
+
+func decodeOfShard(kind Kind, value []byte) (any, error) {
+	switch kind {
+	case KindShard:
+		return DecodeShardState(value)
+	case KindSession:
+		return DecodeSession(value)
+	case KindEnded:
+		return DecodeEnded(value)
+	case KindGone:
+		return DecodeEmpty(value)
+	case KindImport, KindJoin:
+		return DecodeImport(value)
+	case KindDecision:
+		return DecodeDecision(value)
 	}
 	return nil, nil
 }

@@ -14,6 +14,7 @@ const (
 	KindMove   Kind = 0xa1
 	KindImport Kind = 0x20
 	KindJoin   Kind = 0x21
+	KindGone   Kind = 0x22
 )
 
 // MovePhase is how far a move is. The numbers are those of the API.
@@ -202,6 +203,12 @@ func ImportKey(shard base.ShardID, subtree base.SubtreeID) []byte {
 // and joins a fragment which the shard has.
 func JoinKey(shard base.ShardID, from base.SubtreeID) []byte {
 	return key1(shard, base.ShardMeta, KindJoin, uint64(from))
+}
+
+// GoneKey is the key that says that a subtree was at the shard and is no more: its id
+// stays taken (PROTOCOLS A7).
+func GoneKey(shard base.ShardID, subtree base.SubtreeID) []byte {
+	return key1(shard, base.ShardMeta, KindGone, uint64(subtree))
 }
 
 // KindOf returns the kind of key, 0 if it is too short to have one.

@@ -3904,6 +3904,7 @@ type Result struct {
 	Entries      []*DirEntry            `protobuf:"bytes,8,rep,name=entries,proto3" json:"entries,omitempty"`
 	Eof          bool                   `protobuf:"varint,9,opt,name=eof,proto3" json:"eof,omitempty"`
 	Mark         uint64                 `protobuf:"varint,10,opt,name=mark,proto3" json:"mark,omitempty"`        // listing mark
+	Removed      bool                   `protobuf:"varint,161,opt,name=removed,proto3" json:"removed,omitempty"` // purge and deletion_done: nothing is left of the subtree, which is no more
 	Through      uint64                 `protobuf:"varint,160,opt,name=through,proto3" json:"through,omitempty"` // read_dir: with eof, the last position that this fragment covers
 	Offset       uint64                 `protobuf:"varint,11,opt,name=offset,proto3" json:"offset,omitempty"`    // append reservation
 	Existed      bool                   `protobuf:"varint,12,opt,name=existed,proto3" json:"existed,omitempty"`  // create: the name was there
@@ -4032,6 +4033,13 @@ func (x *Result) GetMark() uint64 {
 		return x.Mark
 	}
 	return 0
+}
+
+func (x *Result) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
 }
 
 func (x *Result) GetThrough() uint64 {
@@ -5069,7 +5077,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xd6\b\n" +
+	"\x10CloseSessionCall\"\xf1\b\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -5083,6 +5091,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x03eof\x18\t \x01(\bR\x03eof\x12\x12\n" +
 	"\x04mark\x18\n" +
 	" \x01(\x04R\x04mark\x12\x19\n" +
+	"\aremoved\x18\xa1\x01 \x01(\bR\aremoved\x12\x19\n" +
 	"\athrough\x18\xa0\x01 \x01(\x04R\athrough\x12\x16\n" +
 	"\x06offset\x18\v \x01(\x04R\x06offset\x12\x18\n" +
 	"\aexisted\x18\f \x01(\bR\aexisted\x12)\n" +

@@ -3721,6 +3721,18 @@ func (m *Result) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Removed {
+		i--
+		if m.Removed {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xa
+		i--
+		dAtA[i] = 0x88
+	}
 	if m.Through != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Through))
 		i--
@@ -6307,6 +6319,9 @@ func (m *Result) SizeVT() (n int) {
 	}
 	if m.Through != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Through))
+	}
+	if m.Removed {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -15311,6 +15326,26 @@ func (m *Result) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 161:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Removed", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Removed = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
