@@ -146,6 +146,10 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 		Cookie: in.Offset, Mark: l.mark, MaxEntries: roomFor(int(in.Size), l.nameBytes, plus), Plus: plus,
 	})
 	if err != nil {
+		// A signal ends the call, and the program asks again: the listing goes on.
+		if l.mark != nil {
+			f.listings.put(dir.id, l)
+		}
 		return errno(err)
 	}
 	if !f.options.NoDirAtime && f.movesAtime() {

@@ -27,6 +27,8 @@ type memFS struct {
 	block chan struct{}
 	refs  map[uint64]int
 	marks map[*client.Mark]uint64 // cookies from which on names are newer
+	// interrupted makes the next call of ReadDir fail as by a signal.
+	interrupted bool
 }
 
 type memNode struct {
@@ -420,6 +422,10 @@ func (m *memFS) ReadDir(_ context.Context, _ client.Cred, dir inode, req client.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := dir.(*memNode)
+	if m.interrupted {
+		m.interrupted = false
+		return client.ReadDirPage{}, fserr.Interrupted
+	}
 	page := client.ReadDirPage{Mark: req.Mark}
 	if page.Mark == nil {
 		page.Mark = new(client.Mark)

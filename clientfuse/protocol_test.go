@@ -173,6 +173,17 @@ func TestListingMarks(t *testing.T) {
 	if n := len(first) + rest(7, first[len(first)-1].Off); n != 14 {
 		t.Errorf("the listing shows %d names, want 12 and the dots", n)
 	}
+	// A signal ends a call in the middle; the program asks again, after another create.
+	first = page(t, f, 7, 0, 300)
+	m.makeLocked(client.Cred{}, m.root, name(12), syscall.S_IFREG)
+	m.interrupted = true
+	out := fuse.NewDirEntryList(make([]byte, 300), first[len(first)-1].Off)
+	if s := f.ReadDir(nil, &fuse.ReadIn{InHeader: header(1), Offset: first[len(first)-1].Off, Size: 300}, out); s != fuse.Status(syscall.EINTR) {
+		t.Errorf("the interrupted call answers %v", s)
+	}
+	if n := len(first) + rest(7, first[len(first)-1].Off); n != 14 {
+		t.Errorf("the listing that was interrupted shows %d names, want 12 and the dots", n)
+	}
 }
 
 func TestListingTableIsBounded(t *testing.T) {

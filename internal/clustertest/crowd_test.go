@@ -135,10 +135,14 @@ func (u *crowd) list(dir string) error {
 			last, at = b.called, name+" was made"
 		}
 	}
+	var missing []string
 	for name, b := range u.made {
 		if b.returned.Before(last) && !shown[name] {
-			return fmt.Errorf("%d names without %s, which was there %v before %s", len(shown), name, last.Sub(b.returned), at)
+			missing = append(missing, fmt.Sprintf("%s (there %v before it, %v before the listing)", name, last.Sub(b.returned), begun.Sub(b.returned)))
 		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d names, as of when %s, without %d: %v", len(shown), at, len(missing), missing[:min(len(missing), 5)])
 	}
 	return nil
 }

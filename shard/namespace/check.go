@@ -288,12 +288,13 @@ func (c *checker) reportRecords() error {
 	return nil
 }
 
-// scanRelocations checks that relocations lead to what they name, if it exists. A
-// subtree that was carved out has those of its source (H1), but not the orphans, which
-// stay there (A9): there a relocation can name what has been unlinked before.
+// scanRelocations checks that relocations lead to what they name, if it exists. What
+// was moved takes them along (H1), but not the orphans, which stay (A9): so where
+// directories or names have come, or come back, a relocation can name what has been
+// unlinked before, and is an orphan elsewhere.
 func (c *checker) scanRelocations() error {
-	if c.subtree != base.RootSubtree {
-		return nil
+	if alone, err := c.nothingMoved(); err != nil || !alone {
+		return err
 	}
 	type hop struct {
 		ino base.Ino
@@ -330,6 +331,23 @@ func (c *checker) scanRelocations() error {
 		}
 	}
 	return nil
+}
+
+// nothingMoved reports whether the subtree is that of "/", has not come from another
+// shard, and no other one was ever made, or moved, at its shard.
+func (c *checker) nothingMoved() (bool, error) {
+	if c.subtree != base.RootSubtree {
+		return false, nil
+	}
+	if _, came, err := c.r.Get(schema.ImportKey(c.id, c.subtree)); err != nil || came {
+		return false, err
+	}
+	b, found, err := c.r.Get(schema.ShardKey(c.id))
+	if err != nil || !found {
+		return false, err
+	}
+	s, err := schema.DecodeShardState(b)
+	return err == nil && s.NextSubtree == 1, err
 }
 
 // scanQueues checks that what workers must come back to can be found.
