@@ -151,9 +151,10 @@ func (d *dirRoutes) splitMap(dir base.Ino) shard.FragmentMap {
 	return nil
 }
 
-// subtreeFor returns the subtree that has a name of the directory n.
+// subtreeFor returns the subtree that has a name of the directory n; "": of what gets no
+// name.
 func (n *Inode) subtreeFor(name string) base.SubtreeID {
-	if m := n.table.dirs.splitMap(n.ino); m != nil && name != "." && name != ".." {
+	if m := n.table.dirs.splitMap(n.ino); m != nil && name != "" && name != "." && name != ".." {
 		return m.Find(shard.NameHash([]byte(name))).Subtree
 	}
 	return n.subtreeID()

@@ -39,6 +39,16 @@
 // that time, by its next Fsync, Flush or Close, as Linux does. The bytes are
 // given up then; the metric canopy_client_lost_bytes_total counts them.
 //
+// # Split directories
+//
+// The names of a large directory can lie in several subtrees, by ranges of their hashes.
+// The client learns the ranges from answers and asks for each name where it is. What it
+// shows of such a directory is of all its fragments together: a GetAttr asks them all, in
+// parallel. A listing goes from range to range, and shows each name once that is there
+// throughout, whatever splits and merges meanwhile; unless Relaxed > 0 it begins with a
+// mark of all fragments together, so that it shows no name without those that were
+// acknowledged before that name was asked for (PROTOCOLS F3).
+//
 // # Retries
 //
 // The library follows holders of shards through failures and moves by itself

@@ -36,10 +36,7 @@ func (c *Client) CreateAnonymous(ctx context.Context, cred Cred, dir *Inode, mod
 func (c *Client) create(ctx context.Context, cred Cred, dir *Inode, flags uint32, call *canopyv1.CreateCall) (Created, error) {
 	asked := time.Now()
 	name := string(call.Name)
-	op := dir.op(cred)
-	if !call.Anonymous {
-		op = dir.opOn(cred, name)
-	}
+	op := dir.opOn(cred, name)
 	call.Umask = cred.Umask
 	op.Call = &canopyv1.Op_Create{Create: call}
 	res, err := c.do(ctx, opCreate, op)
