@@ -71,7 +71,7 @@ func (f *follower) listMarked(token uint64) (seen map[string]int, tries int) {
 	f.c.t.Helper()
 	var all []markedRange
 	for ; all == nil; tries++ {
-		all = f.takeMarks(token)
+		all = f.takeMarks(token<<16 | uint64(tries))
 	}
 	seen = map[string]int{}
 	for _, part := range all {

@@ -62,13 +62,16 @@ type heldAnswer struct {
 
 func newMarkTable() *markTable { return &markTable{of: map[fragment]map[markID]*mark{}} }
 
-// take makes a mark stand, before the fragment is read. One that stood under its id ends.
+// take makes a mark stand, before the fragment is read. One that stands under its id, by
+// an earlier copy of the request, stays: either answer can be the one that counts.
 // false: there are too many.
 func (m *markTable) take(f fragment, id markID, moves uint64, deadline time.Duration) bool {
-	m.free(f, id, moves)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || m.count >= maxMarks {
+	switch {
+	case m.of[f][id] != nil:
+		return true
+	case m.closed || m.count >= maxMarks:
 		return false
 	}
 	k := &mark{moves: moves}
