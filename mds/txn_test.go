@@ -36,7 +36,7 @@ func (a *asker) run(d place2, op *canopyv1.Op) *canopyv1.Result {
 	}
 	op.Subtree, op.Cred = d.subtree, root
 	switch op.Call.(type) {
-	case *canopyv1.Op_Lookup, *canopyv1.Op_GetAttr, *canopyv1.Op_ReadDir:
+	case *canopyv1.Op_Lookup, *canopyv1.Op_GetAttr, *canopyv1.Op_ReadDir, *canopyv1.Op_GetXattr:
 	default:
 		if op.Seq == 0 {
 			a.write(op)

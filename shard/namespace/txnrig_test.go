@@ -255,7 +255,12 @@ func (d *driven) step() bool {
 		if d.first {
 			p.Request, d.first = d.request, false
 		}
-		r := d.c.nodes[d.shardOf(a.Shard, a.Subtree)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnPrepare{TxnPrepare: p}})
+		n := d.c.nodes[d.shardOf(a.Shard, a.Subtree)]
+		if n == nil { // not active anywhere
+			d.failed = fserr.Moved
+			return false
+		}
+		r := n.own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnPrepare{TxnPrepare: p}})
 		d.timeNS = max(d.timeNS, r.TimeNs)
 		if r.Error != 0 {
 			d.refused(a, r)
@@ -369,7 +374,11 @@ func (d *driven) decideOp(cmd *canopyv1.TxnDecideCommand) *canopyv1.Result {
 func (d *driven) finish() {
 	if d.verdict == nil || d.verdict.Kind != fserr.OK || d.decided == nil {
 		for _, a := range d.asked {
-			d.c.nodes[d.shardOf(0, a.Subtree)].own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnAbort{
+			n := d.c.nodes[d.shardOf(0, a.Subtree)]
+			if n == nil {
+				continue
+			}
+			n.own(d.c.t, &canopyv1.Command{Own: &canopyv1.Command_TxnAbort{
 				TxnAbort: &canopyv1.TxnAbortCommand{Txn: d.id.Proto(), Subtrees: []uint64{uint64(a.Subtree)}}}})
 		}
 		return

@@ -189,10 +189,10 @@ func (c *cluster) beginLine(d *datadriven.TestData) string {
 	c.seq++
 	op.Seq = c.seq
 	x := c.begin(op, c.request(op))
-	for all := steps; ; {
+	for all, tries := steps, 0; ; tries++ {
 		for steps = all; steps > 0 && x.step(); steps-- {
 		}
-		if x.failed != fserr.Moved {
+		if x.failed != fserr.Moved || tries == 16 {
 			break
 		}
 		x.finish()
