@@ -73,3 +73,28 @@ func TestFragments(t *testing.T) {
 		}
 	}
 }
+
+// Kernels keep a listing as long as mtime is the same: a change at a fragment whose clock
+// is behind another's shows, too. Times that somebody set are shown as they are.
+func TestTellApart(t *testing.T) {
+	var s sums
+	for i, x := range []struct {
+		version      uint64
+		mtime, ctime int64
+		want         int64
+	}{
+		{10, 500, 500, 500},
+		{10, 500, 500, 500},
+		{11, 500, 500, 501}, // a name, made at 480 by that shard's clock
+		{11, 500, 500, 501},
+		{12, 500, 500, 502},
+		{13, 600, 600, 600},
+		{14, 70, 700, 70}, // utimes
+		{15, 70, 800, 70}, // and again
+	} {
+		a := &Attr{Version: x.version, MtimeNs: x.mtime, CtimeNs: x.ctime}
+		if s.tellApart(a); a.MtimeNs != x.want {
+			t.Errorf("%d: mtime %d, want %d", i, a.MtimeNs, x.want)
+		}
+	}
+}

@@ -168,7 +168,12 @@ func (c *Client) gather(ctx context.Context, dir base.Ino, first *canopyv1.Resul
 		}
 		m, err := c.askFragments(ctx, q)
 		if err == nil {
-			return merge(m, q.have), nil
+			sum := merge(m, q.have)
+			if n := c.inodes.find(dir); n != nil {
+				n.sums.tellApart(sum)
+				n.Release()
+			}
+			return sum, nil
 		}
 		if fserr.KindOf(err) != fserr.Again || first == nil || ctx.Err() != nil {
 			return nil, err
@@ -198,4 +203,29 @@ func merge(m shard.FragmentMap, answers map[base.SubtreeID]*canopyv1.Result) *At
 		sum.AtimeNs, sum.MtimeNs, sum.CtimeNs = max(sum.AtimeNs, a.AtimeNs), max(sum.MtimeNs, a.MtimeNs), max(sum.CtimeNs, a.CtimeNs)
 	}
 	return sum
+}
+
+// sums is what was shown last of a split directory.
+type sums struct {
+	mu           sync.Mutex
+	version      uint64
+	mtime, ctime int64 // as the fragments have them
+	later        int64 // ns by which mtime was shown later
+}
+
+// tellApart makes mtime differ from what was shown before, if something has changed
+// since: kernels keep a listing as long as mtime is the same. The latest time of all
+// fragments stays what it is when a name comes or goes in one whose shard's clock is a
+// little behind another's; then mtime is shown some nanoseconds later.
+func (s *sums) tellApart(sum *Attr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case sum.MtimeNs != s.mtime || sum.CtimeNs != s.ctime:
+		s.mtime, s.ctime, s.later = sum.MtimeNs, sum.CtimeNs, 0
+	case sum.Version != s.version:
+		s.later++
+	}
+	s.version = sum.Version
+	sum.MtimeNs += s.later
 }

@@ -22,6 +22,7 @@ type Inode struct {
 	accessed atomic.Int64              // when it was last read, ns, if that moves atime and no server was told
 
 	granted atomic.Pointer[granted] // regular files: the last capability; nil: none
+	sums    sums                    // split directories
 
 	mu      sync.Mutex
 	dir     base.Ino       // of what is no directory: where it was last seen

@@ -311,7 +311,9 @@ func (u *crowd) exactly() {
 		if made.Ctim.Nano() > latest.Nano() { // shards' clocks differ by less than a millisecond
 			latest = made.Ctim
 		}
-		if int(dir.Size) != size || int(dir.Nlink) != links || dir.Mtim != latest || dir.Ctim != latest {
+		// mtime is some ns later where it would hide a change: kernels keep a listing by it.
+		hidden := dir.Mtim.Nano() - latest.Nano()
+		if int(dir.Size) != size || int(dir.Nlink) != links || hidden < 0 || hidden > 100 || dir.Ctim != latest {
 			u.t.Errorf("after %s: %d names, %d links, changed %v %v; want %d, %d, %v", path, dir.Size, dir.Nlink, dir.Mtim, dir.Ctim, size, links, latest)
 		}
 	}
