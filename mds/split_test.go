@@ -189,3 +189,114 @@ func TestRefusedJoinIsCancelled(t *testing.T) {
 	}
 	k.must(1, k.write(create(other, "after")))
 }
+
+// TestWaitFollowsAName: who waits for a lock of a file whose name goes to another
+// subtree is sent after it (PROTOCOLS E7).
+func TestWaitFollowsAName(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, placement.Bootstrap{Nodes: 1, Replicas: 1, Shards: 2}, nil)
+	ls := c.lockers(1, 2)
+	a, b := ls[0], ls[1]
+	n := c.nodes[c.holding(1)]
+	expect(t, "lock", a.set(1, 10, 0, false), fserr.OK)
+	waiting := b.send(n, 1, &canopyv1.Op{Subtree: 1, Call: &canopyv1.Op_WaitLock{WaitLock: &canopyv1.WaitLockCall{
+		Place: b.place, Lock: b.lock(1, 10), Token: 100}}})[0]
+	eventually(t, "it waits", func() bool { return b.set(2, 10, 0, false) == fserr.WouldBlock })
+	at := shard.NameHash(b.place.Name).Border()
+	into := c.moveNames(1, &canopyv1.StartMoveRequest{Subtree: 1, Dir: 1, ToShard: 2, Lo: at, Hi: at + 1}).Into
+	select {
+	case r := <-waiting:
+		if fserr.Kind(r.Error) != fserr.Moved || r.Redirect.GetSubtree() != into || r.Redirect.GetShard() != 2 {
+			t.Errorf("the wait ended with %v %v, want it sent to subtree %d", fserr.Kind(r.Error), r.Redirect, into)
+		}
+	case <-time.After(patience):
+		t.Fatal("the wait goes on where nothing is")
+	}
+	// The lock went along.
+	b.open(2)
+	b.place = &canopyv1.Place{Ino: b.place.Ino, Dir: 1, Name: b.place.Name}
+	got := b.must(2, in(into, &canopyv1.Op{Cred: root, Call: &canopyv1.Op_GetLock{GetLock: &canopyv1.GetLockCall{Place: b.place}}}))
+	if len(got.Locks) != 1 || got.Locks[0].Client != 1 {
+		t.Errorf("locks at the new place: %v", got.Locks)
+	}
+}
+
+// TestRenamedFileIsFoundAfterAMerge: a file was renamed while a client had it open, and
+// then its fragment joined another. What leads from the old name to the file came along,
+// and stays until the client has reported to the new holder (PROTOCOLS H1, H2).
+func TestRenamedFileIsFoundAfterAMerge(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, placement.Bootstrap{Nodes: 1, Replicas: 1, Shards: 2}, quick(newFakeData()))
+	k := c.caller(0xa1).open(1).open(2)
+	dir := k.must(1, k.write(mkdir(1, "d"))).Attr.Ino
+	one := c.moveNames(1, &canopyv1.StartMoveRequest{Subtree: 1, Dir: dir, ToShard: 2, Lo: 1, Hi: shard.BorderEnd}).Into
+	made := k.must(2, k.write(in(one, create(dir, "old")))).Attr
+	k.report(1, 1) // nothing is open at this shard
+	place := &canopyv1.Place{Ino: made.Ino, Dir: dir, Name: []byte("old")}
+	k.report(2, 1, place)
+	k.must(2, k.write(&canopyv1.Op{Subtree: one, Cred: root, Call: &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{
+		SrcDir: dir, SrcName: []byte("old"), DstDir: dir, DstName: []byte("new"), DstSubtree: one}}}))
+	c.moveNames(2, &canopyv1.StartMoveRequest{Subtree: one, Dir: dir, ToShard: 1, Lo: 1, Hi: shard.BorderEnd, Into: 1})
+	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		if r := k.must(1, getattr(place)); r.Attr.Ino != made.Ino || string(r.Place.GetName()) != "new" {
+			t.Fatalf("by the old name: %v %v", r.Attr, r.Place)
+		}
+	}
+	if r := k.report(1, 2, place); len(r.Moved) != 1 || string(r.Moved[0].Name) != "new" {
+		t.Errorf("the report was answered %v", r)
+	}
+	k.report(1, 3)
+	eventually(t, "what leads there goes", func() bool { return fserr.Kind(k.do(1, getattr(place)).Error) == fserr.Stale })
+	k.must(1, lookup(dir, "new"))
+}
+
+// TestNamesGoOnMovingAfterAFailover: the holder of the source goes in the middle of a
+// split, and of the target in the middle of a merge.
+func TestNamesGoOnMovingAfterAFailover(t *testing.T) {
+	c := newCluster(t, placement.Bootstrap{Nodes: 3, Shards: 2, Replicas: 3}, nil)
+	k := c.caller(0xa1).open(1).open(2)
+	dir := k.must(1, k.write(mkdir(1, "d"))).Attr.Ino
+	const files = 200
+	for i := range files {
+		k.must(1, k.write(create(dir, fmt.Sprint("f", i))))
+	}
+	start := func(from base.ShardID, request *canopyv1.StartMoveRequest) *canopyv1.Move {
+		request.Shard = uint64(from)
+		r, err := c.migration(from).StartMove(wire.Caller{}.Context(t.Context()), request)
+		if err != nil || r.Error != 0 {
+			t.Fatal(err, fserr.Kind(r.GetError()), r.GetDetail())
+		}
+		return r.Move
+	}
+	// all reports whether all names are there, none but those of others in the subtree.
+	all := func(to base.ShardID, subtree uint64, names shard.Range) bool {
+		for i := range files {
+			name := fmt.Sprint("f", i)
+			if !names.Contains(shard.NameHash([]byte(name)).Border()) {
+				continue
+			}
+			if r := k.do(to, in(subtree, lookup(dir, name))); r.Error != 0 {
+				return false
+			}
+		}
+		return true
+	}
+	upper := shard.Range{Lo: half, Hi: shard.BorderEnd}
+	m := start(1, &canopyv1.StartMoveRequest{Subtree: 1, Dir: dir, ToShard: 2, Lo: upper.Lo, Hi: upper.Hi})
+	dead := c.holder(1)
+	c.kill(dead)
+	eventually(t, "the split ends under another holder", func() bool { return all(2, m.Into, upper) })
+	c.start(dead)
+	c.waitReady(dead)
+	// The move is cleaned before the next one can begin.
+	eventually(t, "the merge begins", func() bool {
+		r, err := c.migration(2).StartMove(wire.Caller{}.Context(t.Context()), &canopyv1.StartMoveRequest{
+			Shard: 2, Subtree: m.Into, Dir: dir, ToShard: 1, Lo: upper.Lo, Hi: upper.Hi, Into: 1})
+		return err == nil && r.Error == 0
+	})
+	c.kill(c.holder(1))
+	eventually(t, "the merge ends with another holder of its target", func() bool { return all(1, 1, shard.WholeRange) })
+	if a := k.must(1, getattr(&canopyv1.Place{Ino: dir})).Attr; a.Size != files || len(a.Fragments) != 0 {
+		t.Errorf("the directory says %v", a)
+	}
+}

@@ -33,7 +33,8 @@ func TestSplitAndMerge(t *testing.T) {
 				t.Fatalf("split: %s\n%s\nwant\n%s", s.describe("/a/b"), after, before)
 			}
 			s.verify()
-			s.mustAll(s.create("/a/b/more"), s.unlink("/a/b/more"))
+			last := nameFrom(half + quarter) // of the last fragment
+			s.mustAll(s.create("/a/b/"+last), s.unlink("/a/b/"+last))
 			s.merge("/a/b")
 			if m := s.fragments(dir); len(m) != 1 || uint64(m.Home()) != home {
 				t.Fatalf("merged, it is in %v", m)
@@ -46,6 +47,15 @@ func TestSplitAndMerge(t *testing.T) {
 				t.Errorf("version %d, want %d", now, version+2)
 			}
 			version += 2
+		}
+	}
+}
+
+// nameFrom returns a name whose border hash is lo or more.
+func nameFrom(lo uint32) string {
+	for n := 0; ; n++ {
+		if name := fmt.Sprint("n", n); shard.NameHash([]byte(name)).Border() >= lo {
+			return name
 		}
 	}
 }
@@ -411,6 +421,48 @@ func (s *shards) finish(m rangeMove) *schema.Move {
 		}
 		if done {
 			return d.Move()
+		}
+	}
+}
+
+// TestNothingHiddenIsFound: a file is addressed by its name, which is found without a
+// look at the directory's header, in every phase of a move, at both ends: where it does
+// not count it is not found (PROTOCOLS E2, E3).
+func TestNothingHiddenIsFound(t *testing.T) {
+	for _, name := range []string{"split", "merge"} {
+		what := joinsAndSplits[name]
+		s := newShards(t, 3)
+		sampleTree(s)
+		what.prepare(s)
+		m := what.move(s)
+		dir, _ := s.dir("/a/b")
+		phases := 0
+		s.fault = func(_ string, after bool) error {
+			if !after {
+				return nil
+			}
+			for id, h := range s.headers(dir) {
+				for i := range 20 {
+					file := fmt.Sprint("f", i)
+					x := s.of[s.owner(id)]
+					r := x.m.Query(x.kv, &canopyv1.Op{Subtree: uint64(id), Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_GetAttr{
+						GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Dir: dir, Name: []byte(file)}}}})
+					want := fserr.Moved
+					if h.Fragments.Has(id, shard.NameHash([]byte(file))) {
+						want = fserr.OK
+					}
+					if kind := fserr.Kind(r.Error); kind != want {
+						t.Errorf("%s: after %v: %s in subtree %d: %v, want %v", name, s.steps[len(s.steps)-1], file, id, kind, want)
+					}
+				}
+			}
+			phases++
+			return nil
+		}
+		s.moveNames(m, nil)
+		s.fault = nil
+		if phases < 8 {
+			t.Errorf("%d steps", phases)
 		}
 	}
 }

@@ -361,3 +361,88 @@ func TestNothingHiddenCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestJoinTakesNothingElse: an import of names that come into a subtree which serves
+// writes nothing there but what belongs to them (PROTOCOLS E1, A1).
+func TestJoinTakesNothingElse(t *testing.T) {
+	s := newShards(t, 2)
+	sampleTree(s)
+	s.split("/a/b", half, shard.BorderEnd, 2)
+	dir, _ := s.dir("/a/b")
+	m := rangeMove{path: "/a/b", lo: half + quarter, hi: shard.BorderEnd, into: 1}
+	s.untilNames(&m, "IMPORT_BATCH")
+	attempt := uint64(0)
+	if err := s.of[2].readMove(m.of, func(a uint64) { attempt = a }); err != nil {
+		t.Fatal(err)
+	}
+	x := s.of[1]
+	value, found, err := x.kv.Get(schema.HeaderKey(1, 1, base.Ino(dir)))
+	if err != nil || !found {
+		t.Fatal(err)
+	}
+	inside, outside := base.Cookie(0), base.Cookie(0)
+	for n := 0; inside == 0 || outside == 0; n++ {
+		if h := shard.NameHash([]byte(fmt.Sprint(n))); h.Border() >= m.lo {
+			inside = h.Cookie(0)
+		} else {
+			outside = h.Cookie(0)
+		}
+	}
+	other := &schema.Locator{Dir: base.Ino(dir) + 1, Name: []byte("f")}
+	for _, row := range []*canopyv1.ImportRow{
+		{Key: schema.Suffix(schema.DentryKey(1, 1, base.Ino(dir), outside)), Value: []byte{1}},
+		{Key: schema.Suffix(schema.DentryKey(1, 1, base.Ino(dir)+1, inside)), Value: []byte{1}},
+		{Key: schema.Suffix(schema.DentryKey(1, 1, base.Ino(dir), inside)), Gone: true, End: []byte{0xff}},
+		{Key: schema.Suffix(schema.HeaderKey(1, 1, base.Ino(dir))), Value: value},
+		{Key: schema.Suffix(schema.LockedKey(1, 1, 9)), Value: other.Append(nil)},
+		{Key: schema.Suffix(schema.RelocationKey(1, 1, 9)), Value: (&schema.Relocation{Subtree: 1, Dir: base.Ino(dir) + 1, Name: []byte("f")}).Append(nil)},
+		{Key: schema.Suffix(schema.ResultsKey(1, 1, 0xa1, 1)), Gone: true},
+		{Key: schema.Suffix(schema.CountersKey(1, 1)), Value: (&schema.Counters{}).Append(nil)},
+		{Key: schema.Suffix(schema.InodeKey(1, 1, 9)), Gone: true},
+	} {
+		before := x.kv.Clone()
+		s.now--
+		r := x.apply(&canopyv1.Command{Own: &canopyv1.Command_Import{Import: &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BATCH,
+			Subtree: 1, Epoch: 1, Attempt: attempt, FromShard: 2, FromSubtree: uint64(m.of), Root: dir, Join: true, Lo: m.lo, Hi: m.hi, Batch: 1, Rows: []*canopyv1.ImportRow{row}}}})[0]
+		if fserr.Kind(r.Error) != fserr.Malformed {
+			t.Errorf("%s: %v", schema.Format(schema.KeyOf(1, 1, row.Key)), fserr.Kind(r.Error))
+		}
+		if d := before.Diff(x.kv, schema.Format); d != "" {
+			t.Errorf("it changed\n%s", d)
+		}
+	}
+	s.finish(m)
+	s.verify()
+}
+
+// TestCancelledJoinEndsNobody: results that came for a client which has no session at
+// the target go with a join that is cancelled, and it can be known there later: what it
+// sends then is not taken for what an ended session has used up (PROTOCOLS C3, C5).
+func TestCancelledJoinEndsNobody(t *testing.T) {
+	s := newShards(t, 2)
+	sampleTree(s)
+	s.split("/a/b", half, shard.BorderEnd, 2)
+	dir, _ := s.dir("/a/b")
+	name := []byte(nameFrom(half))
+	m := rangeMove{path: "/a/b", lo: half, hi: shard.BorderEnd, into: 1}
+	of := s.fragments(dir).Find(shard.NameHash(name)).Subtree
+	s.of[2].must(&canopyv1.Command{Client: 0xb2, Op: &canopyv1.Op{Seq: 1, Call: &canopyv1.Op_OpenSession{OpenSession: &canopyv1.OpenSessionCall{}}}})
+	op := &canopyv1.Op{Seq: 2, Subtree: uint64(of), Cred: &canopyv1.Credential{}, Call: &canopyv1.Op_Create{
+		Create: &canopyv1.CreateCall{Dir: dir, Name: name, Mode: 0o644, Exclusive: true}}}
+	made := s.of[2].must(&canopyv1.Command{Client: 0xb2, Floor: 1, Op: op})
+	s.untilNames(&m, "MOVE_FREEZE")
+	if s.of[1].m.subtrees[1].windows[0xb2] == nil {
+		t.Error("results do not come before the freeze")
+	}
+	s.cancelNames(m)
+	if s.of[1].m.subtrees[1].windows[0xb2] != nil || s.of[1].m.ended[0xb2] != nil {
+		t.Error("what is left of the client at the target")
+	}
+	s.verify()
+	s.merge("/a/b")
+	op.Subtree = 1
+	if r := s.of[1].apply(&canopyv1.Command{Client: 0xb2, Floor: 1, Op: op})[0]; r.Error != 0 || r.Attr.GetIno() != made.Attr.GetIno() {
+		t.Errorf("the request, again: %v %v, want inode %d", fserr.Kind(r.Error), r.Attr, made.Attr.GetIno())
+	}
+	s.verify()
+}
