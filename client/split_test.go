@@ -309,7 +309,7 @@ func TestListingKeepsOrder(t *testing.T) {
 	}
 	var lost, late atomic.Bool
 	d.dropMark = func() bool {
-		drop := rand.IntN(12) == 0
+		drop := rand.IntN(60) == 0
 		if drop {
 			lost.Store(true)
 			late.Store(true)
@@ -329,23 +329,30 @@ func TestListingKeepsOrder(t *testing.T) {
 			time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
 		}
 	}
+	// Each round has its share of names, which are made while marks are taken: how slow
+	// a listing is does not make the next one slower.
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	const makers = 6
+	var share atomic.Int64
+	const makers, rounds, perRound = 6, 8, 80
 	for m := range makers {
 		wg.Go(func() {
-			for i := 0; ; i++ {
+			for i := 0; ; {
 				select {
 				case <-stop:
 					return
 				default:
+				}
+				if int64(i) < share.Load() {
 					d.create(fmt.Sprint(m, "-", i))
+					i++
 				}
 				time.Sleep(100 * time.Microsecond)
 			}
 		})
 	}
-	for round := range 20 {
+	for round := range rounds {
+		share.Add(perRound)
 		seen := list(t, c, dir, 1000, func() {
 			if round%4 == 3 {
 				d.moveAtRandom(rand.IntN)

@@ -53,7 +53,7 @@ func (a *app) shardCreateCommand() *cobra.Command {
 			if len(nodes) == 0 {
 				n, err := strconv.ParseUint(replicas[0], 10, 32)
 				if err != nil {
-					return fmt.Errorf("--replicas %s: want 1, 3 or 5, or nodes N1,N2,...", replicas[0])
+					return fmt.Errorf("--replicas %s: want 1, 3 or 5, or several nodes: N1,N2,N3", replicas[0])
 				}
 				request.Replicas = uint32(n)
 			}

@@ -63,7 +63,7 @@ func (c *Config) Check() error {
 	}
 	for _, name := range []string{"canopy", "mds", "mdsctl"} {
 		if _, err := os.Stat(filepath.Join(c.Bin, name)); err != nil {
-			return fmt.Errorf("%s is not in %s: go build -o %s ./cmd/...", name, c.Bin, c.Bin)
+			return fmt.Errorf("%s is not in %s: go build -o %s ./cmd/... makes it", name, c.Bin, c.Bin)
 		}
 	}
 	probe, err := cgroup.New(fmt.Sprintf("canopy-scale-probe-%d", os.Getpid()), c.Share)
