@@ -12,15 +12,18 @@ import (
 
 // Directories are listed without OPENDIR (FUSE K6), so there is no handle to
 // keep a listing's mark (PROTOCOLS F3) in, and a READDIR tells no more of its
-// stream than the position. So marks are kept by directory and position: that of
-// the last entry delivered. (Not by calling thread: a goroutine, and any stream
-// that threads share, goes on with a listing in another thread, and would there
-// meet the mark of an older listing, which hides newer names.) Of several
-// listings at one position the one that began last counts; a position that is not known
-// (seekdir, or dropped from the table) takes a new mark.
+// stream than the position. So marks are kept by directory and positions: those of
+// the last page delivered, since a signal that is pending keeps a program from
+// entries that the kernel has got already; it goes on behind the last one that it saw.
+// (Not by calling thread: a goroutine, and any stream that threads share, goes on with a
+// listing in another thread, and would there meet the mark of an older listing, which
+// hides newer names.) Of several listings at one position the one that began last
+// counts; a position that is not known (seekdir, or dropped from the table) takes a new
+// mark, and so does the start.
 
 // listing is how far one listing of a directory is.
 type listing struct {
+	from      uint64 // position of the last page
 	position  uint64 // cookie of the last entry delivered
 	mark      *client.Mark
 	began     uint64 // grows with each listing that begins
@@ -45,24 +48,35 @@ func newListingTable() *listingTable {
 	return &listingTable{known: make(map[uint64][]listing)}
 }
 
-// take removes and returns the listing of dir at position that began last; a new one if
-// there is none.
+// take returns the listing of dir that began last of those at position, else of those
+// with position in their last page; a new one if there is none, and at the start. It
+// stays in the table: another one can be at the same place.
 func (t *listingTable) take(dir, position uint64) listing {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all, best := t.known[dir], -1
-	for i, l := range all {
-		if l.position == position && (best < 0 || l.began > all[best].began) {
-			best = i
+	best := -1
+	all := t.known[dir]
+	if position > uint64(base.CookieDotDot) {
+		for i, l := range all {
+			if l.from <= position && position <= l.position && (best < 0 || l.nearer(all[best], position)) {
+				best = i
+			}
 		}
 	}
 	if best < 0 {
 		t.began++
 		return listing{began: t.began}
 	}
-	l := all[best]
-	t.removeLocked(dir, best)
-	return l
+	return all[best]
+}
+
+// nearer reports whether the listing is rather the one that goes on at position than
+// another one.
+func (l listing) nearer(other listing, position uint64) bool {
+	if here, there := l.position == position, other.position == position; here != there {
+		return here
+	}
+	return l.began > other.began
 }
 
 func (t *listingTable) removeLocked(dir uint64, i int) {
@@ -80,6 +94,12 @@ func (t *listingTable) removeLocked(dir uint64, i int) {
 func (t *listingTable) put(dir uint64, l listing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for i, known := range t.known[dir] {
+		if known.began == l.began {
+			t.removeLocked(dir, i)
+			break
+		}
+	}
 	if len(t.known[dir]) >= maxListingsPerDir {
 		t.removeLocked(dir, 0) // the oldest
 	}
@@ -136,7 +156,7 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 	}
 	w := &dirWriter{f: f, dir: dir, out: out, plus: plus}
 	l := f.listings.take(dir.id, in.Offset)
-	if l.ended {
+	if l.ended && l.position == in.Offset {
 		return fuse.OK // the kernel asks once more, to hear that this was all
 	}
 	if !w.dots(in.Offset) {
@@ -146,11 +166,7 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 		Cookie: in.Offset, Mark: l.mark, MaxEntries: roomFor(int(in.Size), l.nameBytes, plus), Plus: plus,
 	})
 	if err != nil {
-		// A signal ends the call, and the program asks again: the listing goes on.
-		if l.mark != nil {
-			f.listings.put(dir.id, l)
-		}
-		return errno(err)
+		return errno(err) // a signal ended the call: the program asks again, and the listing goes on
 	}
 	if !f.options.NoDirAtime && f.movesAtime() {
 		f.backend.Accessed(dir.inode)
@@ -167,7 +183,7 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 	if delivered > 0 {
 		l.nameBytes = names / delivered
 	}
-	l.position = out.Offset
+	l.from, l.position = in.Offset, out.Offset
 	if l.position != in.Offset {
 		f.listings.put(dir.id, l) // else it ended here
 	}

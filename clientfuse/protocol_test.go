@@ -174,6 +174,7 @@ func TestListingMarks(t *testing.T) {
 		t.Errorf("the listing shows %d names, want 12 and the dots", n)
 	}
 	// A signal ends a call in the middle; the program asks again, after another create.
+	f.listings.drop(1)
 	first = page(t, f, 7, 0, 300)
 	m.makeLocked(client.Cred{}, m.root, name(12), syscall.S_IFREG)
 	m.interrupted = true
@@ -184,13 +185,39 @@ func TestListingMarks(t *testing.T) {
 	if n := len(first) + rest(7, first[len(first)-1].Off); n != 14 {
 		t.Errorf("the listing that was interrupted shows %d names, want 12 and the dots", n)
 	}
+	f.listings.drop(1)
+	// A signal that is pending keeps the program from the last entries of a page that the
+	// kernel has got, or the kernel from the page: it is asked for from there, or again.
+	first = page(t, f, 7, 0, 300)
+	m.makeLocked(client.Cred{}, m.root, name(13), syscall.S_IFREG)
+	seen := first[:len(first)-2]
+	if n := len(seen) + rest(7, seen[len(seen)-1].Off); n != 15 {
+		t.Errorf("the listing that was cut short shows %d names, want 13 and the dots", n)
+	}
+	first = page(t, f, 7, 0, 300)
+	second := page(t, f, 7, first[len(first)-1].Off, 300)
+	m.makeLocked(client.Cred{}, m.root, name(14), syscall.S_IFREG)
+	if len(second) == 0 {
+		t.Fatal("one page has all")
+	}
+	if n := len(first) + rest(7, first[len(first)-1].Off); n != 16 {
+		t.Errorf("the listing whose page was lost shows %d names, want 14 and the dots", n)
+	}
+	// Programs ask more than once at the end.
+	all := page(t, f, 7, 0, 4096)
+	m.makeLocked(client.Cred{}, m.root, name(15), syscall.S_IFREG)
+	for range 3 {
+		if more := page(t, f, 7, all[len(all)-1].Off, 4096); len(more) != 0 {
+			t.Errorf("a listing that has ended goes on with %v", more)
+		}
+	}
 }
 
 func TestListingTableIsBounded(t *testing.T) {
 	table := newListingTable()
 	for i := range uint64(3 * maxListings) {
-		table.put(1+i%100, listing{position: i})
-		table.put(1000+i, listing{position: i})
+		table.put(1+i%100, listing{position: i, began: i})
+		table.put(1000+i, listing{position: i, began: i})
 	}
 	total := 0
 	for _, all := range table.known {
