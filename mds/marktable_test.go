@@ -3,6 +3,7 @@ package mds
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,10 +21,10 @@ func TestMarks(t *testing.T) {
 	f, other := fragment{1, 10}, fragment{2, 10}
 	a, b := markID{1, 5}, markID{2, 5}
 	// holds reports whether an answer about f is held, and how it gets free.
-	holds := func(m *markTable, f fragment) *bool {
-		given := new(bool)
-		if !m.hold(func() { *given = true }, f) {
-			*given = true
+	holds := func(m *markTable, f fragment) *atomic.Bool {
+		given := new(atomic.Bool)
+		if !m.hold(func() { given.Store(true) }, f) {
+			given.Store(true)
 		}
 		return given
 	}
@@ -35,13 +36,13 @@ func TestMarks(t *testing.T) {
 			m.take(f, b, 0, time.Second)
 			second := holds(m, f)
 			elsewhere := holds(m, other)
-			if !*before || *first || *second || !*elsewhere {
-				t.Fatal("held:", !*before, !*first, !*second, !*elsewhere)
+			if !before.Load() || first.Load() || second.Load() || !elsewhere.Load() {
+				t.Fatal("held:", !before.Load(), !first.Load(), !second.Load(), !elsewhere.Load())
 			}
-			if !m.free(f, a, 0) || !*first || *second {
+			if !m.free(f, a, 0) || !first.Load() || second.Load() {
 				t.Error("freeing one of two marks")
 			}
-			if !m.free(f, b, 0) || !*second {
+			if !m.free(f, b, 0) || !second.Load() {
 				t.Error("freeing the other one")
 			}
 			if m.free(f, b, 0) || m.active.Load() != 0 || len(m.of) != 0 {
@@ -53,12 +54,12 @@ func TestMarks(t *testing.T) {
 			held := holds(m, f)
 			time.Sleep(time.Second - time.Millisecond)
 			synctest.Wait()
-			if *held {
+			if held.Load() {
 				t.Error("before its time")
 			}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			if !*held || m.free(f, a, 0) {
+			if !held.Load() || m.free(f, a, 0) {
 				t.Error("after its time")
 			}
 		},
@@ -66,17 +67,17 @@ func TestMarks(t *testing.T) {
 			m.take(f, a, 0, time.Second)
 			held := holds(m, f)
 			time.Sleep(time.Second / 2)
-			if !m.take(f, a, 1, time.Second) || *held {
+			if !m.take(f, a, 1, time.Second) || held.Load() {
 				t.Error("what waited for it was let go")
 			}
-			if !m.free(f, a, 0) || !*held || m.active.Load() != 0 {
+			if !m.free(f, a, 0) || !held.Load() || m.active.Load() != 0 {
 				t.Error("it does not stand as it did")
 			}
 		},
 		"what has moved has other holders": func(t *testing.T, m *markTable) {
 			m.take(f, a, 7, time.Second)
 			held := holds(m, f)
-			if m.free(f, a, 8) || !*held {
+			if m.free(f, a, 8) || !held.Load() {
 				t.Error("it stands, though something moved")
 			}
 		},
@@ -84,7 +85,7 @@ func TestMarks(t *testing.T) {
 			m.take(f, a, 0, time.Second)
 			held := holds(m, f)
 			m.close()
-			if !*held || m.free(f, a, 0) || m.take(f, a, 0, time.Second) {
+			if !held.Load() || m.free(f, a, 0) || m.take(f, a, 0, time.Second) {
 				t.Error("a mark outlives its term")
 			}
 		},
