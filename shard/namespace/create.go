@@ -67,7 +67,7 @@ func (b *batch) createExisting(who identity, c *canopyv1.CreateCall, d *director
 	o, err := b.objectOf(e)
 	if x, ok := err.(*elsewhere); ok {
 		// Its inode is in another subtree: the client asks there, and truncates there.
-		return &canopyv1.Result{Attr: stub(e.Ino, e.Type, x.subtree), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, nil
+		return &canopyv1.Result{Attr: pointerTo(e.Ino, e.Type, x.subtree), DirAttr: b.dirAttr(d), Existed: true, Cookie: uint64(e.at)}, nil
 	}
 	if err != nil {
 		return nil, err

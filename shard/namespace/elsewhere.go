@@ -195,10 +195,10 @@ func movedError(err error, place *canopyv1.Place) error {
 	return fserr.Stale
 }
 
-// stub returns the attributes of what lies in a subtree that is not here: who asks
+// pointerTo returns the attributes of what lies in a subtree that is not here: who asks
 // there gets the rest. They have number, type and subtree, but no links and no
 // version.
-func stub(ino base.Ino, kind uint32, subtree base.SubtreeID) *canopyv1.Attr {
+func pointerTo(ino base.Ino, kind uint32, subtree base.SubtreeID) *canopyv1.Attr {
 	return &canopyv1.Attr{Ino: uint64(ino), Mode: kind, Subtree: uint64(subtree)}
 }
 
@@ -258,7 +258,7 @@ func (m *Machine) locate(r shard.Reader, c *canopyv1.LocateCall) (*canopyv1.Resu
 	if dirAt == 0 {
 		return out, fserr.Stale
 	}
-	out.Attr = stub(base.Ino(c.Dir), schema.TypeDir, dirAt)
+	out.Attr = pointerTo(base.Ino(c.Dir), schema.TypeDir, dirAt)
 	out.Attr.Epoch = uint64(dirEpoch)
 	return out, nil
 }
@@ -287,7 +287,7 @@ func (v *view) lastKnown(ino base.Ino, out *canopyv1.Result) error {
 func (v *view) locateNumber(ino base.Ino, out *canopyv1.Result) (bool, error) {
 	o, err := v.byNumber(ino, true)
 	if e, ok := err.(*elsewhere); ok && e.place != nil {
-		out.Attr, out.Place = stub(ino, 0, e.subtree), e.place
+		out.Attr, out.Place = pointerTo(ino, 0, e.subtree), e.place
 		return true, nil
 	}
 	switch {
@@ -296,12 +296,12 @@ func (v *view) locateNumber(ino base.Ino, out *canopyv1.Result) (bool, error) {
 	case err != nil:
 		return false, err
 	case o.isDir():
-		out.Attr = stub(ino, schema.TypeDir, o.dir.Fragments.Home())
+		out.Attr = pointerTo(ino, schema.TypeDir, o.dir.Fragments.Home())
 		if !o.dir.isHome() {
 			return true, nil
 		}
 	default:
-		out.Attr, out.Place = stub(ino, 0, v.subtree), o.place()
+		out.Attr, out.Place = pointerTo(ino, 0, v.subtree), o.place()
 	}
 	out.Attr.Epoch = uint64(v.epoch)
 	return true, nil

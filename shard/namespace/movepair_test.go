@@ -177,7 +177,7 @@ func (s *shards) dir(path string) (ino, subtree uint64) {
 			return 0, 0
 		}
 		ino, subtree = r.Attr.Ino, r.Attr.Subtree
-		if r.Attr.Nlink == 0 { // a stub: ask there
+		if r.Attr.Nlink == 0 { // only where it is: ask there
 			r = s.do(&canopyv1.Op{Subtree: subtree, Call: &canopyv1.Op_GetAttr{GetAttr: &canopyv1.GetAttrCall{Place: &canopyv1.Place{Ino: ino}}}})
 			if r.Error != 0 {
 				s.t.Fatalf("%s in subtree %d: %v", path, subtree, fserr.Kind(r.Error))

@@ -224,11 +224,11 @@ func getPolicy(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	top := path[len(path)-1]
 	switch {
 	case !top.isHome(): // the subtree of a fragment: its home knows where it is
-		out.Place, out.Attr = &canopyv1.Place{Ino: uint64(top.Ino)}, stub(top.Ino, schema.TypeDir, top.Fragments.Home())
+		out.Place, out.Attr = &canopyv1.Place{Ino: uint64(top.Ino)}, pointerTo(top.Ino, schema.TypeDir, top.Fragments.Home())
 	case top.ParentSubtree != v.subtree:
 		// The subtree's root has what it inherited; the paths begin there.
 		out.Place = &canopyv1.Place{Ino: uint64(top.Ino), Dir: uint64(top.Parent), Name: top.Name}
-		out.Attr = stub(top.Parent, schema.TypeDir, top.ParentSubtree)
+		out.Attr = pointerTo(top.Parent, schema.TypeDir, top.ParentSubtree)
 	}
 	for i, d := range path {
 		own, err := v.policyOf(d.Ino)

@@ -38,7 +38,7 @@ func lookup(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 	there := v
 	if e, ok := err.(*elsewhere); ok {
 		if there, o, err = v.readElsewhere(e); o == nil && err == nil {
-			r.Attr = stub(s.Ino, s.Type, e.subtree)
+			r.Attr = pointerTo(s.Ino, s.Type, e.subtree)
 			return r, nil
 		}
 	}
@@ -117,7 +117,7 @@ func parent(v *view, op *canopyv1.Op) (*canopyv1.Result, error) {
 func (v *view) dirAttrIn(subtree base.SubtreeID, ino base.Ino) (*canopyv1.Attr, error) {
 	d, err := v.directoryIn(subtree, ino)
 	if e, ok := err.(*elsewhere); ok {
-		return stub(ino, schema.TypeDir, e.subtree), nil
+		return pointerTo(ino, schema.TypeDir, e.subtree), nil
 	}
 	if err != nil {
 		return nil, err
