@@ -32,7 +32,7 @@ type splitDir struct {
 	names    map[string]*splitName
 	busy     *shard.Range // handed off, not yet activated
 	lastIno  uint64
-	dropMark func() bool // whether a mark is lost now, as a new holder loses it
+	dropMark func(*canopyv1.MarkNamesCall) bool // whether a mark is lost now, as a new holder loses it
 	before   func(op *canopyv1.Op)
 }
 
@@ -64,7 +64,7 @@ func newSplitDir(t testing.TB, f *fakeCluster) *splitDir {
 		f.publish(splitHome+i, shardOf(splitHome+i), 1)
 	}
 	d := &splitDir{t: t, ino: 1<<44 | 1<<42, truth: shard.Whole(splitHome), copies: map[base.SubtreeID]*dirCopy{},
-		names: map[string]*splitName{}, dropMark: func() bool { return false }, before: func(*canopyv1.Op) {}}
+		names: map[string]*splitName{}, dropMark: func(*canopyv1.MarkNamesCall) bool { return false }, before: func(*canopyv1.Op) {}}
 	d.freed = sync.NewCond(&d.mu)
 	d.copies[splitHome] = &dirCopy{m: d.truth, appeared: 1, version: 1, standing: map[uint64]bool{}}
 	f.setHook(func(_ *fakeNode, op *canopyv1.Op, _ uint64) verdict {
@@ -290,7 +290,7 @@ func (d *splitDir) markLocked(call *canopyv1.MarkNamesCall, c *dirCopy, r *canop
 		d.marks.Add(1)
 		c.standing[call.Token] = true
 		r.Mark = c.appeared
-		if d.dropMark() {
+		if d.dropMark(call) {
 			delete(c.standing, call.Token)
 		}
 		return r

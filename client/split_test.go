@@ -307,23 +307,34 @@ func TestListingKeepsOrder(t *testing.T) {
 	for i := range uint32(8) {
 		d.move(shard.Range{Lo: (i + 1) * 7 * (shard.BorderEnd / 64), Hi: shard.BorderEnd}, splitHome+base.SubtreeID(i)+1)
 	}
-	var lost, late atomic.Bool
-	d.dropMark = func() bool {
-		drop := rand.IntN(60) == 0
-		if drop {
-			lost.Store(true)
-			late.Store(true)
+	// Marks are taken of one after the other, as over a slow network. In every third try
+	// the first mark is lost, and the others come later still, so that names are made
+	// between them.
+	var mu sync.Mutex
+	var lost atomic.Bool
+	asked, dropped := map[uint64]bool{}, map[uint64]bool{} // by token
+	d.dropMark = func(call *canopyv1.MarkNamesCall) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if call.Token%3 != 0 || dropped[call.Token] {
+			return false
 		}
-		return drop
+		dropped[call.Token] = true
+		lost.Store(true)
+		return true
 	}
-	// Marks are taken of one after the other, as over a slow network, and slower when
-	// one was lost.
 	d.before = func(op *canopyv1.Op) {
-		switch call := op.GetMarkNames(); {
-		case call == nil:
-		case call.Free:
-			late.Store(false)
-		case late.Load():
+		call := op.GetMarkNames()
+		if call == nil || call.Free {
+			return
+		}
+		mu.Lock()
+		first := !asked[call.Token]
+		asked[call.Token] = true
+		mu.Unlock()
+		switch {
+		case first:
+		case call.Token%3 == 0:
 			time.Sleep(3 * time.Millisecond)
 		default:
 			time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
@@ -334,7 +345,7 @@ func TestListingKeepsOrder(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var share atomic.Int64
-	const makers, rounds, perRound = 6, 8, 80
+	const makers, rounds, perRound = 6, 12, 250
 	for m := range makers {
 		wg.Go(func() {
 			for i := 0; ; {
