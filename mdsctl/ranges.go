@@ -67,14 +67,14 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// mergePlan joins the last fragment with the one before, until one is left.
+// mergePlan joins the second fragment with the first, until one is left: so each name
+// moves once.
 func mergePlan(now []client.Fragment) *rangeMove {
-	last := len(now) - 1
-	if last == 0 {
+	if len(now) == 1 {
 		return nil
 	}
-	into := now[last-1]
-	return &rangeMove{label: fmt.Sprintf("fragment %d joins fragment %d", last+1, last), names: now[last].Range, from: now[last], into: into.Subtree, to: into.Shard}
+	next, into := now[1], now[0]
+	return &rangeMove{label: fmt.Sprintf("fragment 2 of %d joins the first", len(now)), names: next.Range, from: next, into: into.Subtree, to: into.Shard}
 }
 
 // ranger moves ranges of one directory's names until a plan is carried out.

@@ -54,7 +54,7 @@ func scaleCommand() *cobra.Command {
 	f := c.Flags()
 	f.IntSliceVar(&cfg.Nodes, "nodes", []int{1, 2, 4, 8}, "numbers of metadata nodes, powers of two")
 	f.Float64Var(&cfg.Share, "share", 0.1, "of a CPU, for each node")
-	f.IntVar(&cfg.Workers, "workers", 16, "threads of the load for each node")
+	f.IntVar(&cfg.Workers, "workers", 64, "threads of the load for each node")
 	f.DurationVar(&cfg.For, "for", 10*time.Second, "how long files are made")
 	f.IntVar(&cfg.Rounds, "rounds", 2, "how often stat goes over them")
 	f.StringVar(&cfg.Bin, "bin", "", "directory with canopy, mds and mdsctl (default: where this program is)")
