@@ -61,10 +61,10 @@ func (c *Carve) subtree(change func(*schema.Subtree)) {
 // Begin writes the member set: forwards that do not count yet.
 func (c *Carve) Begin() {
 	c.members = map[base.Ino]bool{}
-	todo := []base.Ino{c.Root}
-	for len(todo) > 0 {
-		dir := todo[0]
-		todo = todo[1:]
+	queue := []base.Ino{c.Root}
+	for len(queue) > 0 {
+		dir := queue[0]
+		queue = queue[1:]
 		c.members[dir] = true
 		put(c.From, schema.ForwardKey(c.Shard, c.Subtree, dir), &schema.Forward{Into: c.Into, Shard: c.Other, Epoch: c.Epoch})
 		lo, hi := schema.DentryRange(c.Shard, c.Subtree, dir, 0, schema.LastCookie)
@@ -75,7 +75,7 @@ func (c *Carve) Begin() {
 			e, err := schema.DecodeDentry(row[1])
 			must(err)
 			if e.Kind == schema.Directory && e.Subtree == c.Subtree {
-				todo = append(todo, e.Ino)
+				queue = append(queue, e.Ino)
 			}
 		}
 	}
