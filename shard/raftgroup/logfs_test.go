@@ -2,10 +2,12 @@ package raftgroup
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/lni/dragonboat/v4/plugin/tan"
 	"github.com/lni/dragonboat/v4/raftio"
 	pb "github.com/lni/dragonboat/v4/raftpb"
+	"github.com/lni/vfs"
 )
 
 func openTan(t *testing.T, dir string, fs config.IFS) raftio.ILogDB {
@@ -254,5 +257,37 @@ func TestOneFlushPerEntry(t *testing.T) {
 	save(pb.Update{State: pb.State{Term: 3, Vote: 2, Commit: 12}})
 	if c.syncs != 11 {
 		t.Fatal("a new vote was not flushed")
+	}
+}
+
+// What comes of a snapshot is on its way to the disk when its chunk was taken: not
+// all of it when the last was.
+func TestChunksAreWrittenBack(t *testing.T) {
+	fs := newLogFS(nil)
+	var written []int64 // the file's size at each
+	fs.writeBack = func(f vfs.File) error {
+		info, err := f.Stat()
+		if err == nil {
+			written = append(written, info.Size())
+		}
+		return errors.Join(err, writeBack(f))
+	}
+	name := filepath.Join(t.TempDir(), "snapshot-0000000000000007.gbsnap")
+	open := fs.Create
+	for range 3 {
+		f, err := open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		open = fs.OpenForAppend
+	}
+	if !slices.Equal(written, []int64{1000, 2000, 3000}) {
+		t.Errorf("written back at sizes %v", written)
 	}
 }

@@ -173,7 +173,7 @@ func (m *stateMachine) PrepareSnapshot() (any, error) {
 // no data: the state is in the store.
 func (m *stateMachine) SaveSnapshot(ctx any, w io.Writer, stop <-chan struct{}) error {
 	p := ctx.(*prepared)
-	err := writeSnapshot(w, p.snap, m.g.cfg.Shard, m.lo, m.hi, stop)
+	err := writeSnapshot(pacedWriter{w, newPacer(stop)}, p.snap, m.g.cfg.Shard, m.lo, m.hi, stop)
 	if err == nil && p.installs != m.installs.Load() {
 		err = sm.ErrSnapshotAborted // the range was excised under the snapshot
 	}
@@ -188,7 +188,7 @@ func (m *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) er
 	m.installs.Add(1)
 	m.checksums.invalidate()
 	err := m.store.Install(m.lo, m.hi, func(set func(key, value []byte) error) error {
-		return readSnapshot(r, m.g.cfg.Shard, m.lo, m.hi, stop, set)
+		return readSnapshot(pacedReader{r, newPacer(stop)}, m.g.cfg.Shard, m.lo, m.hi, stop, set)
 	})
 	if errors.Is(err, sm.ErrSnapshotStopped) {
 		return sm.ErrSnapshotStopped

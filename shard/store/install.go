@@ -70,6 +70,8 @@ func (t *tableWriter) set(key, value []byte) error {
 			return err
 		}
 		t.paths = append(t.paths, path)
+		// Else all of it is flushed at once, and the log waits behind it.
+		f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: bytesPerSync})
 		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), sstable.WriterOptions{
 			TableFormat: t.store.db.TableFormat(), FilterPolicy: bloom.FilterPolicy(10),
 		})

@@ -25,6 +25,7 @@ const FormatVersion = schema.FormatVersion
 const (
 	defaultCacheBytes    = 64 << 20
 	defaultMemTableBytes = 32 << 20
+	bytesPerSync         = 1 << 20 // of a table that is written: what a flush finds at its end
 )
 
 // Options says where and whose a store is.
@@ -113,7 +114,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       32,
-		BytesPerSync:                1 << 20,
+		BytesPerSync:                bytesPerSync,
 		Logger:                      pebbleLog{s.log, o.OnFatal},
 	}
 	// A4: without a WAL an ingest that waits in the queue of memtables would not
