@@ -191,6 +191,46 @@ func TestCatchUpBySnapshotStream(t *testing.T) {
 	c.wantEqualSums()
 }
 
+// A group that was put to rest starts without the log that was applied before, in
+// this process and in the one before it; one with little log takes no snapshot.
+func TestRestLeavesAShortLog(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	nd := c.nodes[0]
+	behind := func() uint64 {
+		snapshot, last, err := nd.host.checkLog(nd.group().cfg, nd.group().Status().Applied)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return last - snapshot
+	}
+	rest := func() {
+		t.Helper()
+		if err := nd.group().Rest(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.propose("a", patience)
+	rest()
+	if behind() == 0 {
+		t.Fatal("a snapshot for one entry")
+	}
+	nd.group().sm.upkeep.begin(restEntries) // of an earlier process
+	rest()
+	if n := behind(); n != 0 {
+		t.Fatalf("%d entries are left to read", n)
+	}
+	c.propose("b", patience)
+	nd.group().sm.upkeep.note(nd.group().Status().Applied, 1, restBytes)
+	rest()
+	if n := behind(); n != 0 {
+		t.Fatalf("%d entries are left to read", n)
+	}
+	c.halt(nd)
+	c.revive(nd)
+	c.wantEqualSums()
+}
+
 // B5: a drain finds the replica that lives behind one that is dead.
 func TestB5DrainPastADeadReplica(t *testing.T) {
 	c := newCluster(t, 3, nil)

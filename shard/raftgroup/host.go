@@ -205,13 +205,14 @@ func (h *Host) Start(ctx context.Context, rc ReplicaConfig) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := h.checkLog(rc, applied)
+	snapshot, last, err := h.checkLog(rc, applied)
 	if err != nil {
 		return nil, err
 	}
 	g := newGroup(h, rc)
 	if last > 0 {
 		g.arrivals.saved(1, last, g.now())
+		g.sm.upkeep.begin(last - snapshot)
 	}
 	h.mu.Lock()
 	if _, ok := h.groups[rc.Shard]; ok || h.closed {

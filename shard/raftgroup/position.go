@@ -86,11 +86,11 @@ const shrunkBytes = 1024 + snapshotHeaderBytes
 // checkLog compares the state with the replica's log before Dragonboat sees
 // them: it would panic the process over a state that is older than the log's
 // snapshot, and over one that is newer than the log (PROTOCOLS A6). It returns the
-// log's last index.
-func (h *Host) checkLog(rc ReplicaConfig, applied uint64) (last uint64, err error) {
+// log's snapshot's and last index.
+func (h *Host) checkLog(rc ReplicaConfig, applied uint64) (snapshot, last uint64, err error) {
 	s, r := uint64(rc.Shard), uint64(rc.Replica)
-	lost := func(what string) (uint64, error) {
-		return 0, fserr.New(fserr.IO, "start replica", fmt.Errorf(
+	lost := func(what string) (uint64, uint64, error) {
+		return 0, 0, fserr.New(fserr.IO, "start replica", fmt.Errorf(
 			"replica %s of shard %s: %s: one of the two was lost or put back from an older copy; "+
 				"remove this replica from the shard and add a new one", rc.Replica, rc.Shard, what))
 	}
@@ -98,17 +98,17 @@ func (h *Host) checkLog(rc ReplicaConfig, applied uint64) (last uint64, err erro
 		if applied > 0 {
 			return lost(fmt.Sprintf("the state stands at index %d, but there is no Raft log", applied))
 		}
-		return 0, nil
+		return 0, 0, nil
 	}
 	db := h.logs.db
 	ss, err := db.GetSnapshot(s, r)
 	if err != nil {
-		return 0, fmt.Errorf("shard %s: read the log's snapshot: %w", rc.Shard, err)
+		return 0, 0, fmt.Errorf("shard %s: read the log's snapshot: %w", rc.Shard, err)
 	}
 	last = ss.Index
 	st, err := db.ReadRaftState(s, r, ss.Index)
 	if err != nil && !errors.Is(err, raftio.ErrNoSavedLog) {
-		return 0, fmt.Errorf("shard %s: read the log's state: %w", rc.Shard, err)
+		return 0, 0, fmt.Errorf("shard %s: read the log's state: %w", rc.Shard, err)
 	}
 	if err == nil && st.EntryCount > 0 {
 		last = st.FirstIndex + st.EntryCount - 1
@@ -117,12 +117,12 @@ func (h *Host) checkLog(rc ReplicaConfig, applied uint64) (last uint64, err erro
 		return lost(fmt.Sprintf("the state stands at index %d, but the Raft log ends at %d", applied, last))
 	}
 	if applied >= ss.OnDiskIndex {
-		return last, nil
+		return ss.Index, last, nil
 	}
 	if !ss.Dummy && !ss.Witness {
 		// A snapshot that was received and not yet installed brings the state.
 		if fi, err := h.fs.Stat(ss.Filepath); err == nil && fi.Size() > shrunkBytes {
-			return last, nil
+			return ss.Index, last, nil
 		}
 	}
 	return lost(fmt.Sprintf("the state stands at index %d, but the Raft log begins behind its snapshot at %d", applied, ss.OnDiskIndex))

@@ -30,11 +30,22 @@ type upkeep struct {
 type logMark struct{ index, total uint64 }
 
 const (
+	// A log longer than this since the last snapshot is not left behind by a group that
+	// is put to rest: the next start would read all of it.
+	restBytes       = 8 << 20
+	restEntries     = 10_000
 	logMarkBytes    = 1 << 20
 	snapshotTimeout = time.Minute
 )
 
 func (u *upkeep) init(g *Group) { u.g, u.due = g, make(chan struct{}, 1) }
+
+// begin counts what an earlier process left in the log behind its snapshot.
+func (u *upkeep) begin(entries uint64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.entries += entries
+}
 
 // note counts what was applied.
 func (u *upkeep) note(index uint64, entries, bytes int) {
@@ -125,3 +136,16 @@ func (g *Group) Flushed() (index uint64, err error) {
 // Snapshot flushes the store and takes a Raft snapshot now, after which the log
 // before it can go. The group does so by itself when it is due.
 func (g *Group) Snapshot(ctx context.Context) error { return g.sm.upkeep.snapshot(ctx) }
+
+// Rest takes a Raft snapshot if a start would have much of the log to read, which
+// is how long it takes. For a group that is about to stop.
+func (g *Group) Rest(ctx context.Context) error {
+	u := &g.sm.upkeep
+	u.mu.Lock()
+	much := u.bytes >= restBytes || u.entries >= restEntries
+	u.mu.Unlock()
+	if !much {
+		return nil
+	}
+	return u.snapshot(ctx)
+}
