@@ -276,7 +276,8 @@ func (k *caller) events(ctx context.Context, n *mds.Server, shard uint64) (grpc.
 func TestSilentSessionsEnd(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, single, func(c *mds.Config) {
-		c.SessionTimeout, c.Heartbeat = 600*time.Millisecond, 100*time.Millisecond
+		// Long enough for heartbeats that a busy machine sends late.
+		c.SessionTimeout, c.Heartbeat = 3*time.Second, 100*time.Millisecond
 	})
 	silent := c.caller(7).open(1)
 	alive := c.caller(8).open(1)
@@ -299,7 +300,7 @@ func TestSilentSessionsEnd(t *testing.T) {
 			}
 			switch e := e.Event.(type) {
 			case *canopyv1.Event_Heartbeat:
-				sawBeat = sawBeat || e.Heartbeat.SessionTimeoutMs == 600
+				sawBeat = sawBeat || e.Heartbeat.SessionTimeoutMs == 3000
 			case *canopyv1.Event_Report:
 				sawReport = sawReport || e.Report.Shard == 1
 			case *canopyv1.Event_SessionLost:

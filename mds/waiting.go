@@ -17,6 +17,9 @@ const waitingShare = 20
 // on a busy machine: with few the answer is exact at once.
 const waitingFew = 1000
 
+// maxPurged bounds what is remembered of purged files while data servers are away.
+const maxPurged = 1 << 18
+
 // waiting counts the bytes of deleted files that are still on the data servers, so
 // that statfs has them as free at once (FUSE K17): of files without a name that
 // nobody has open, and of those queued for deletion. It is counted from the
@@ -31,7 +34,8 @@ type waiting struct {
 	entries int // that were looked at
 	// purged is what files had that were purged in this term and whose entry in
 	// the queue does not say it: it bounds where bytes may lie, which is not known
-	// of a file that was truncated.
+	// of a file that was truncated. At most maxPurged: of more, df shows what the queue
+	// says.
 	purged map[base.DataID]uint64
 }
 
@@ -104,7 +108,9 @@ func (w *waiting) purges(id base.DataID, bytes uint64) {
 	if w.purged == nil {
 		w.purged = map[base.DataID]uint64{}
 	}
-	w.purged[id] = bytes
+	if len(w.purged) < maxPurged {
+		w.purged[id] = bytes
+	}
 }
 
 func (w *waiting) gone(ids map[base.DataID]bool) {
