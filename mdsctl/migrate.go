@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/client/reshape"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard"
 )
@@ -194,9 +194,6 @@ func (a *app) withMovable(ctx context.Context, args []string, subtree uint64, do
 	})
 }
 
-// movePoll is how often the progress is shown.
-const movePoll = 500 * time.Millisecond
-
 func (a *app) migrate(ctx context.Context, cl *inspect.Cluster, at movable, to uint64) error {
 	if cl.ShardInfo(base.ShardID(to)) == nil {
 		return cl.UnknownShard(base.ShardID(to))
@@ -213,7 +210,7 @@ func (a *app) watchMove(ctx context.Context, cl *inspect.Cluster, typed string, 
 	shown, silent := "", 0
 	for {
 		all, err := cl.Moves(ctx, base.ShardID(move.GetFromShard()))
-		now := findMove(all, move)
+		now := reshape.Find(all, move)
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("no longer watching: the move of %s goes on (mdsctl migrate --status; --cancel takes it back before its hand-off)", typed)
@@ -233,7 +230,7 @@ func (a *app) watchMove(ctx context.Context, cl *inspect.Cluster, typed string, 
 				return a.endOfMove(typed, now, row)
 			}
 		}
-		pauseFor(ctx, movePoll)
+		pauseFor(ctx, reshape.Poll)
 	}
 }
 
@@ -248,16 +245,6 @@ func (a *app) endOfMove(typed string, m *canopyv1.Move, row moveRow) error {
 	}
 	if a.output == "table" {
 		fmt.Fprintf(a.env.Stdout, "%s is at shard %d, as subtree %d\n", typed, m.GetToShard(), m.GetInto())
-	}
-	return nil
-}
-
-// findMove finds a move again; the newest, if a subtree moved several times.
-func findMove(all []*canopyv1.Move, move *canopyv1.Move) *canopyv1.Move {
-	for _, m := range slices.Backward(all) {
-		if m.GetSubtree() == move.GetSubtree() && m.GetInto() == move.GetInto() && m.GetEpoch() == move.GetEpoch() && m.GetStartedNs() == move.GetStartedNs() {
-			return m
-		}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package mdsctl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,8 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/client"
 	"github.com/canopyfs/canopy/client/inspect"
+	"github.com/canopyfs/canopy/client/reshape"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard"
 )
@@ -73,108 +74,61 @@ func (a *app) mergeCommand() *cobra.Command {
 			"--cancel takes it back), and the same command goes on with the rest.",
 		Example: "  mdsctl merge /data/set",
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withRanger(c.Context(), args[0], "merge", func(r *ranger) error { return r.report(c.Context(), mergePlan) })
+			return a.withRanger(c.Context(), args[0], "merge", func(r *reshape.Ranger) error { return a.carryOut(c.Context(), r, reshape.Merge) })
 		},
 	}
 }
 
 // withRanger calls do with who moves ranges of a directory's names.
-func (a *app) withRanger(ctx context.Context, typed, verb string, do func(*ranger) error) error {
+func (a *app) withRanger(ctx context.Context, typed, verb string, do func(*reshape.Ranger) error) error {
 	can := "can be " + map[string]string{"split": "split", "merge": "merged"}[verb]
 	return a.withDirectory(ctx, typed, can, func(c *client.Client, n *client.Inode, path string) error {
 		return a.withCluster(ctx, func(cl *inspect.Cluster) error {
-			return do(&ranger{app: a, cl: cl, c: c, dir: n, path: path, again: "mdsctl " + verb + " " + path})
+			shown := ""
+			return do(&reshape.Ranger{Cluster: cl, Client: c, Dir: n, Path: path, Again: "mdsctl " + verb + " " + path, Ask: 4 * a.timeout,
+				Show: func(what string, m *canopyv1.Move) {
+					if text := what + ": " + newMoveRow(m).text(); text != shown && a.output == "table" {
+						fmt.Fprintln(a.env.Stdout, text)
+						shown = text
+					}
+				}})
 		})
 	})
 }
 
-// report carries out a plan, and shows what is there then.
-func (r *ranger) report(ctx context.Context, next plan) error {
-	now, err := r.run(ctx, next)
+// carryOut carries out a plan, and shows what is there then.
+func (a *app) carryOut(ctx context.Context, r *reshape.Ranger, next reshape.Plan) error {
+	now, err := r.Run(ctx, next)
 	if err != nil {
 		return err
 	}
-	out := fragmentsReport{Path: r.path, Ino: uint64(r.dir.Ino()), Fragments: fragmentRows(now), Moves: r.moves}
-	return r.emit(out, func(t *table) {
+	out := fragmentsReport{Path: r.Path, Ino: uint64(r.Dir.Ino()), Fragments: fragmentRows(now)}
+	for _, m := range r.Moves() {
+		out.Moves = append(out.Moves, newMoveRow(m))
+	}
+	return a.emit(out, func(t *table) {
 		if len(now) == 1 {
-			t.line(fmt.Sprintf("%s has one fragment, at shard %v", r.path, now[0].Shard))
+			t.line(fmt.Sprintf("%s has one fragment, at shard %v", r.Path, now[0].Shard))
 			return
 		}
-		t.line(fmt.Sprintf("%s has %d fragments", r.path, len(now)))
+		t.line(fmt.Sprintf("%s has %d fragments", r.Path, len(now)))
 	})
 }
 
 func (a *app) split(ctx context.Context, typed string, n int, to []base.ShardID) error {
-	return a.withRanger(ctx, typed, "split", func(r *ranger) error {
-		now, err := r.fragmentsOf(ctx, r.c, r.dir)
+	return a.withRanger(ctx, typed, "split", func(r *reshape.Ranger) error {
+		now, err := r.Fragments(ctx)
 		if err != nil {
 			return err
 		}
-		if err := canSplit(r.path, now, n); err != nil {
+		if err := reshape.CanSplit(r.Path, now, n); err != nil {
 			return err
 		}
-		shards, preferred, err := r.targets(ctx, now[0].Shard, to)
+		shards, preferred, err := r.Targets(ctx, now[0].Shard, to)
 		if err != nil {
 			return err
 		}
-		r.again = fmt.Sprintf("mdsctl split %s --fragments %d", r.path, n)
-		return r.report(ctx, splitPlan(n, shards, preferred))
+		r.Again = fmt.Sprintf("mdsctl split %s --fragments %d", r.Path, n)
+		return a.carryOut(ctx, r, reshape.Split(n, shards, preferred))
 	})
-}
-
-// canSplit says why a directory cannot get n equal fragments.
-func canSplit(path string, now []client.Fragment, n int) error {
-	if len(now) > n {
-		return fmt.Errorf("%s has %d fragments already: mdsctl merge joins them", path, len(now))
-	}
-	for _, f := range now {
-		if f.Lo%(shard.BorderEnd/uint32(n)) != 0 {
-			return fmt.Errorf("%s has a fragment of the names %v, which is none of %d equal ones: take more, or merge it first (mdsctl fragments %s)", path, f.Range, n, path)
-		}
-	}
-	return nil
-}
-
-// targets returns the shards that take fragments, and which of them is the i-th one's
-// if all have as many.
-func (r *ranger) targets(ctx context.Context, home base.ShardID, to []base.ShardID) ([]base.ShardID, func(i int) base.ShardID, error) {
-	for _, id := range to {
-		if r.cl.ShardInfo(id) == nil {
-			return nil, nil, r.cl.UnknownShard(id)
-		}
-	}
-	if len(to) > 0 {
-		return to, func(i int) base.ShardID { return to[(i-1)%len(to)] }, nil
-	}
-	var healthy []base.ShardID
-	full := fullShards(r.cl.Nodes(ctx))
-	first := errors.New("their disks are full")
-	for _, s := range r.cl.Map().GetShards() {
-		id := base.ShardID(s.GetShard())
-		switch _, err := r.cl.Moves(ctx, id); { // asked so, an idle shard gets a holder
-		case err != nil:
-			first = err
-		case !full[id]:
-			healthy = append(healthy, id)
-		}
-	}
-	if len(healthy) == 0 {
-		return nil, nil, fmt.Errorf("no shard can take a fragment: see mdsctl status: %w", first)
-	}
-	slices.Sort(healthy)
-	at := max(slices.Index(healthy, home), 0)
-	return healthy, func(i int) base.ShardID { return healthy[(at+i)%len(healthy)] }, nil
-}
-
-// fullShards are those that are read-only.
-func fullShards(reports []*inspect.NodeReport) map[base.ShardID]bool {
-	full := map[base.ShardID]bool{}
-	for _, r := range reports {
-		for _, s := range r.Shards {
-			if s.GetHolder() && s.GetReadOnly() != "" {
-				full[base.ShardID(s.GetShard())] = true
-			}
-		}
-	}
-	return full
 }
