@@ -85,6 +85,9 @@ type Config struct {
 	// DefaultLayout is the root directory's layout in a new cluster.
 	DefaultLayout *canopyv1.Layout
 
+	// NoHeat switches off that is counted what keeps shards busy (mdsctl top).
+	NoHeat bool
+
 	Version    string
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer

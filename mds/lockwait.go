@@ -332,6 +332,7 @@ func (l *lockTable) goOnLocked(q *lockQueue, f fileLocks, now time.Time) {
 			continue
 		}
 		l.answer(w, fserr.OK)
+		l.heatWait(w, now)
 		w.granted, w.until = true, now.Add(lockReturn)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/shard/namespace"
+	"github.com/canopyfs/canopy/shard/raftgroup"
 )
 
 // opStream is one client's stream of operations.
@@ -169,6 +170,7 @@ type pendingWrite struct {
 	ino     base.Ino // of a lock
 	token   uint64   // of a try for a lock
 	adds    base.Ino // the directory that gets a name
+	about   writeHeat
 	// Of what can be a transaction over subtrees.
 	op    *canopyv1.Op
 	floor uint64
@@ -177,6 +179,9 @@ type pendingWrite struct {
 // submit gives a write to the group. Submits of one stream are in order.
 func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType, now time.Time) {
 	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now, adds: addsTo(op)}
+	if h.counting() != nil {
+		w.about = heatOf(op, kind)
+	}
 	if st.locking(w, op) {
 		return
 	}
@@ -189,7 +194,7 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
 	if !room(h.room.Load()).takes(kind, op) {
 		if !op.Again {
-			w.done(nil, fserr.New(fserr.NoSpace, "shard "+h.shard.String(), errors.New(h.readOnly())))
+			w.finish(nil, fserr.New(fserr.NoSpace, "shard "+h.shard.String(), errors.New(h.readOnly())))
 			return
 		}
 		command.AnsweredOnly = true // what became of the first copy is in the log
@@ -200,15 +205,16 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 	}
 	encoded, err := command.MarshalVT()
 	if err != nil {
-		w.done(nil, fserr.New(fserr.Malformed, "encode", err))
+		w.finish(nil, fserr.New(fserr.Malformed, "encode", err))
 		return
 	}
-	h.group.Submit(encoded, w.done)
+	h.group.SubmitTimed(encoded, w.applied)
 }
 
-// done queues the answer, unless the operation turned out to touch several
+// applied queues the answer, unless the operation turned out to touch several
 // subtrees. It runs on the group's goroutine and does not block.
-func (w *pendingWrite) done(result []byte, err error) {
+func (w *pendingWrite) applied(result []byte, err error, took raftgroup.Timing) {
+	w.about.queue, w.about.apply = took.Queue, took.Apply
 	if err == nil && errorOf(result) == fserr.CrossSubtree {
 		if w.op != nil {
 			w.transact()
@@ -234,10 +240,12 @@ func (w *pendingWrite) finish(result []byte, err error) {
 		if w.kind == opCreate && kind == fserr.OK {
 			result = w.stream.grantCreated(result)
 		}
-		w.applied(kind)
+		w.tell(kind)
 		w.unlocked(kind)
 	}
-	w.h.metrics.observe(w.kind, kind, time.Since(w.started))
+	took := time.Since(w.started)
+	w.h.metrics.observe(w.kind, kind, took)
+	w.heat(kind, took)
 	answer := outcome{w.id, result}
 	if t := w.h.tenure(); w.adds != 0 && kind == fserr.OK && t != nil && t.marks.active.Load() > 0 &&
 		t.marks.hold(func() { w.stream.queue.put(1, answer) }, fragment{w.subtree, w.adds}) {
@@ -246,8 +254,8 @@ func (w *pendingWrite) finish(result []byte, err error) {
 	w.stream.queue.put(1, answer)
 }
 
-// applied lets the term's workers know what happened.
-func (w *pendingWrite) applied(kind fserr.Kind) {
+// tell lets the term's workers know what happened.
+func (w *pendingWrite) tell(kind fserr.Kind) {
 	t := w.h.tenure()
 	if t != nil && kind == fserr.Busy && w.kind == opRename {
 		t.activity.Add(1) // it may have begun a tally

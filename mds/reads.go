@@ -29,7 +29,8 @@ type readBatch struct {
 	ops     []*canopyv1.Op
 	kinds   []opType
 	started time.Time
-	inline  bool // whoever asks waits for all answers
+	queried time.Time // its queries began
+	inline  bool      // whoever asks waits for all answers
 }
 
 // startReaders starts the goroutines that answer reads, as many as batches may run
@@ -116,6 +117,7 @@ func (st *opStream) runReads(ctx context.Context, b *readBatch) []outcome {
 		}
 	}
 	took := time.Since(b.started)
+	st.heatReads(b, kinds, took)
 	answered := answers[:0]
 	for i, kind := range b.kinds {
 		switch {
@@ -141,6 +143,7 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 		}
 	}()
 	size := 0
+	b.queried = time.Now()
 	for i, op := range b.ops {
 		result := &canopyv1.Result{Error: uint32(fserr.Busy), Detail: "too much was asked for in one batch"}
 		if size < batchBytes {

@@ -44,6 +44,9 @@ type Server struct {
 	ownData *data.Data      // nil: the configuration's is used
 	reads   chan *readBatch // to the goroutines that answer them; has no buffer
 	started time.Time
+	heat    atomic.Bool // what is done is counted
+	// heatBatches are those of all shards: an idle shard needs none.
+	heatBatches sync.Pool
 
 	run     context.Context // ends when the node stops: its goroutines end with it
 	cancel  context.CancelFunc

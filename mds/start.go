@@ -15,6 +15,7 @@ import (
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/service"
 	"github.com/canopyfs/canopy/placement"
+	"github.com/canopyfs/canopy/shard/heat"
 	"github.com/canopyfs/canopy/shard/raftgroup"
 	"github.com/canopyfs/canopy/shard/store"
 )
@@ -39,6 +40,8 @@ func New(ctx context.Context, config Config) (*Server, error) {
 		publish: make(chan struct{}, 1),
 		events:  newEventHub(),
 	}
+	s.heat.Store(!config.NoHeat)
+	s.heatBatches.New = func() any { return new(heat.Batch) }
 	s.run, s.cancel = context.WithCancel(context.Background())
 	if s.dir, err = openDataDir(config.DataDir); err != nil {
 		s.cancel()

@@ -45,6 +45,8 @@ type tenure struct {
 
 	txns      *txnTable
 	txnRoutes txnRoutes
+
+	heat *heatCounter
 }
 
 func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
@@ -53,6 +55,7 @@ func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
 	t.locks = newLockTable(t)
 	t.moves = newMover(t)
 	t.marks = newMarkTable()
+	t.heat = newHeatCounter(&h.server.heatBatches)
 	return t
 }
 
@@ -68,6 +71,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.txnLoop(); return nil })
 	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
 	t.tasks.Go(func() error { t.moves.loop(); return nil })
+	t.tasks.Go(func() error { t.heat.run(t.ctx); return nil })
 }
 
 // end stops the workers and waits for them.

@@ -128,8 +128,9 @@ func (w *pendingWrite) transact() {
 	started := s.spawn(func() {
 		ctx, cancel := context.WithTimeout(t.ctx, txnPatience)
 		defer cancel()
-		result, err := t.transact(ctx, w.op, &canopyv1.TxnRequest{Client: uint64(key.client), Seq: key.seq, Floor: w.floor, Subtree: w.op.Subtree})
+		result, conflict, err := t.transact(ctx, w.op, &canopyv1.TxnRequest{Client: uint64(key.client), Seq: key.seq, Floor: w.floor, Subtree: w.op.Subtree})
 		for _, waiting := range t.txns.answered(key) {
+			waiting.about.conflict = conflict
 			waiting.finish(result, err)
 		}
 	})
@@ -141,30 +142,34 @@ func (w *pendingWrite) transact() {
 }
 
 // transact tries until there is a result, an error that the client has to deal
-// with, or no time left. The first try's age counts (PROTOCOLS D2).
-func (t *tenure) transact(ctx context.Context, op *canopyv1.Op, request *canopyv1.TxnRequest) ([]byte, error) {
+// with, or no time left; conflict is what passed until the last try began. The first
+// try's age counts (PROTOCOLS D2).
+func (t *tenure) transact(ctx context.Context, op *canopyv1.Op, request *canopyv1.TxnRequest) (result []byte, conflict time.Duration, err error) {
 	began, forwards := time.Now(), namespace.TxnForwards{}
 	for try := 0; ; try++ {
+		if try > 0 {
+			conflict = time.Since(began)
+		}
 		x := &transaction{t: t, op: op, request: request, forwards: forwards}
 		result, err := x.run(ctx)
 		t.h.server.metrics.txns.WithLabelValues(outcomeText(err)).Inc()
 		if err == nil {
-			return result, nil
+			return result, conflict, nil
 		}
 		switch fserr.KindOf(err) {
 		case fserr.Locked, fserr.Frozen, fserr.Busy, fserr.NotReady, fserr.NotHolder, fserr.UnknownShard, fserr.Moved:
 		default:
-			return nil, err
+			return nil, conflict, err
 		}
 		if x.unknown() {
-			return nil, fserr.New(fserr.NotReady, "transaction", err) // the next holder knows, or the log
+			return nil, conflict, fserr.New(fserr.NotReady, "transaction", err) // the next holder knows, or the log
 		}
 		var again *addressed
 		if errors.As(err, &again) {
-			return encodeResult(again.result), nil
+			return encodeResult(again.result), conflict, nil
 		}
 		if !pause(ctx, txn.Backoff(try, time.Since(began))) {
-			return nil, fserr.New(fserr.Busy, "transaction", err)
+			return nil, time.Since(began), fserr.New(fserr.Busy, "transaction", err)
 		}
 	}
 }

@@ -26,9 +26,12 @@ func (st *opStream) readLater(b *readBatch, i int) {
 
 // readInTime is readDecided with the time that reads have.
 func (st *opStream) readInTime(b *readBatch, op *canopyv1.Op, kind opType) *canopyv1.Result {
+	met := time.Now()
 	ctx, cancel := context.WithTimeout(st.ctx, readTimeout)
 	defer cancel()
-	return st.readDecided(ctx, &readBatch{stream: st, h: b.h, started: b.started}, op, kind)
+	result := st.readDecided(ctx, &readBatch{stream: st, h: b.h, started: b.started}, op, kind)
+	st.heatConflict(b, op, kind, met, fserr.Kind(result.Error))
+	return result
 }
 
 // readDecided asks what became of the transactions that a read meets (PROTOCOLS D3):

@@ -274,7 +274,7 @@ func TestSettings(t *testing.T) {
 // TestSilenceIsCountedFromTheTerm: PROTOCOLS C3. A new holder waits a full
 // time-out before it ends a session, whatever happened before.
 func TestSilenceIsCountedFromTheTerm(t *testing.T) {
-	tn := newTenure(nil, 1)
+	tn := newTenure(&hosted{server: &Server{}}, 1)
 	tn.mu.Lock()
 	tn.clientLocked(7).known = true
 	tn.mu.Unlock()

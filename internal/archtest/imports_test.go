@@ -39,6 +39,7 @@ var rules = []rule{
 	{"api", []string{"api/..."}, "level 0: the protobuf and gRPC runtime only"},
 
 	{"shard/schema", with(level0, []string{"shard"}), "level 1"},
+	{"shard/heat", with(level0, []string{"shard"}), "level 1: pure; what keeps a shard busy"},
 	{"shard/memkv", with(level0, []string{"shard", "shard/schema"}), "level 1: the view of keys in memory, for tests"},
 	{"shard/edge", with(level0, []string{"shard"}), "level 1: pure; what shards and tools say of the borders of subtrees"},
 	{"shard/namespace", with(level0, []string{"shard", "shard/schema", "shard/edge", "shard/memkv", "layoutsvc/policy"}), "level 2"},

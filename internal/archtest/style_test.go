@@ -8,7 +8,7 @@ import (
 
 // pure packages decide; they never touch the world, so that every replica and
 // every simulation sees the same.
-var pure = []string{"shard", "shard/schema", "shard/edge", "shard/namespace", "shard/txn", "shard/migrate", "layoutsvc/stripe", "layoutsvc/policy", "balancer/policy", "balancer/sim"}
+var pure = []string{"shard", "shard/schema", "shard/edge", "shard/heat", "shard/namespace", "shard/txn", "shard/migrate", "layoutsvc/stripe", "layoutsvc/policy", "balancer/policy", "balancer/sim"}
 
 var impureImports = []string{"os", "os/exec", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "log", "syscall"}
 

@@ -139,7 +139,7 @@ func (g *Group) close() {
 	g.sm.checksums.close()
 	g.workers.Wait()
 	for _, c := range queue {
-		c.done(nil, g.err(fserr.NotReady, "submit"))
+		c.done(nil, g.err(fserr.NotReady, "submit"), Timing{})
 	}
 	for _, p := range inflight {
 		if p.onIndex != nil {
@@ -149,7 +149,7 @@ func (g *Group) close() {
 			continue
 		}
 		for _, c := range p.commands {
-			c.done(nil, g.err(fserr.TimedOut, "submit"))
+			c.done(nil, g.err(fserr.TimedOut, "submit"), Timing{})
 		}
 	}
 	g.tellHolder()

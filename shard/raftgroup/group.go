@@ -72,8 +72,15 @@ type Group struct {
 // pending is a command that waits for its result.
 type pending struct {
 	command []byte
-	done    func(result []byte, err error)
+	done    func(result []byte, err error, took Timing)
 	since   time.Duration // by Host.waited
+}
+
+// Timing says what became of a command's time. It is zero unless the command was
+// applied.
+type Timing struct {
+	Queue time.Duration // until an entry took it
+	Apply time.Duration // its equal share of what applying the entries beside it took
 }
 
 // proposal is an entry of the own epoch that was not applied yet.
@@ -86,6 +93,7 @@ type proposal struct {
 	timeNS     int64         // in the entry
 	proposedAt time.Duration // before the first proposal (B2)
 	sentAt     time.Duration // the last proposal
+	takenAt    time.Duration // the commands from the queue, by Host.waited
 	answered   bool          // commands timed out
 	state      *dragonboat.RequestState
 	onIndex    func(index uint64, err error) // of a checksum entry
@@ -153,6 +161,11 @@ func (g *Group) err(kind fserr.Kind, op string) error {
 //	NotReady   the group stops, or no leader is known; not executed
 //	TimedOut   the outcome is unknown
 func (g *Group) Submit(command []byte, done func(result []byte, err error)) {
+	g.SubmitTimed(command, func(result []byte, err error, _ Timing) { done(result, err) })
+}
+
+// SubmitTimed is Submit, and tells done where the time went.
+func (g *Group) SubmitTimed(command []byte, done func(result []byte, err error, took Timing)) {
 	now := g.host.waited()
 	g.mu.Lock()
 	kind := g.refusalLocked()
@@ -161,7 +174,7 @@ func (g *Group) Submit(command []byte, done func(result []byte, err error)) {
 	}
 	if kind != fserr.OK {
 		g.mu.Unlock()
-		done(nil, g.err(kind, "submit"))
+		done(nil, g.err(kind, "submit"), Timing{})
 		return
 	}
 	first := len(g.queue) == 0

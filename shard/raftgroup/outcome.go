@@ -17,6 +17,7 @@ type outcome struct {
 	lease    leaseCommand
 	accepted bool
 	results  [][]byte
+	apply    time.Duration // of each command
 }
 
 // answerable is an entry of our own whose commands are to be answered.
@@ -64,7 +65,7 @@ func (g *Group) applied(outs []outcome, rec schema.Lease) {
 	}
 	for _, p := range lost {
 		for _, c := range p.commands {
-			c.done(nil, g.err(fserr.NotHolder, "submit"))
+			c.done(nil, g.err(fserr.NotHolder, "submit"), Timing{})
 		}
 		if p.onIndex != nil {
 			p.onIndex(0, g.err(fserr.NotHolder, "checksum"))
@@ -83,7 +84,7 @@ func (g *Group) complete(a answerable, now time.Duration) {
 		return
 	}
 	for i, c := range a.p.commands {
-		c.done(a.out.results[i], nil)
+		c.done(a.out.results[i], nil, Timing{Queue: a.p.takenAt - c.since, Apply: a.out.apply})
 	}
 }
 

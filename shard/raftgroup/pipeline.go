@@ -177,7 +177,7 @@ func (g *Group) expireLocked(now time.Duration, fail []pending, kinds []fserr.Ki
 
 func (g *Group) answer(fail []pending, kinds []fserr.Kind) {
 	for i, c := range fail {
-		c.done(nil, g.err(kinds[i], "submit"))
+		c.done(nil, g.err(kinds[i], "submit"), Timing{})
 	}
 }
 
@@ -212,7 +212,7 @@ func (g *Group) nextLocked(now time.Duration) *proposal {
 		}
 		p.action = canopyv1.LeaseAction_LEASE_RELEASE
 	case len(g.queue) > 0 && !g.paused:
-		p.commands = g.takeLocked()
+		p.commands, p.takenAt = g.takeLocked(), g.host.waited()
 	case g.sm.checksums.due():
 		p.checksum, p.onIndex = g.sm.checksums.take()
 	case len(g.inflight) == 0 && g.renewalDueLocked(now):

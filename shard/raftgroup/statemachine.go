@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	sm "github.com/lni/dragonboat/v4/statemachine"
 
@@ -68,6 +69,7 @@ func (m *stateMachine) load() error {
 // error stops the process: only what cannot be helped is one.
 func (m *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	m.outs = m.outs[:0]
+	began := m.g.host.waited()
 	b := m.store.NewBatch()
 	bytes := 0
 	for i := range entries {
@@ -88,9 +90,21 @@ func (m *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	}
 	m.upkeep.note(m.applied.Load(), len(entries), bytes)
 	m.g.metrics.applied(m.applied.Load(), len(entries))
+	m.share(m.g.host.waited() - began)
 	m.g.applied(m.outs, m.rec)
 	clear(m.outs) // results belong to the callers
 	return entries, nil
+}
+
+// share divides the time that a batch took among its commands.
+func (m *stateMachine) share(took time.Duration) {
+	n := 0
+	for i := range m.outs {
+		n += len(m.outs[i].results)
+	}
+	for i := range m.outs {
+		m.outs[i].apply = took / time.Duration(max(n, 1))
+	}
 }
 
 func (m *stateMachine) apply(b shard.Batch, raw sm.Entry) error {

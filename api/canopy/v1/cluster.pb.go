@@ -2493,7 +2493,7 @@ var File_api_canopy_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1bapi/canopy/v1/cluster.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\"6\n" +
+	"\x1bapi/canopy/v1/cluster.proto\x12\tcanopy.v1\x1a\x1aapi/canopy/v1/common.proto\x1a\x18api/canopy/v1/heat.proto\"6\n" +
 	"\x0fWatchMapRequest\x12#\n" +
 	"\rhave_revision\x18\x01 \x01(\x04R\fhaveRevision\"\x9e\x02\n" +
 	"\fPlacementMap\x12\x18\n" +
@@ -2693,7 +2693,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"capability2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xc4\x06\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xfd\x06\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
@@ -2706,7 +2706,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x0eChangeReplicas\x12 .canopy.v1.ChangeReplicasRequest\x1a!.canopy.v1.ChangeReplicasResponse\x12I\n" +
 	"\n" +
 	"RemoveNode\x12\x1c.canopy.v1.RemoveNodeRequest\x1a\x1d.canopy.v1.RemoveNodeResponse\x12X\n" +
-	"\x0fGrantInspection\x12!.canopy.v1.GrantInspectionRequest\x1a\".canopy.v1.GrantInspectionResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\x0fGrantInspection\x12!.canopy.v1.GrantInspectionRequest\x1a\".canopy.v1.GrantInspectionResponse\x127\n" +
+	"\x04Heat\x12\x16.canopy.v1.HeatRequest\x1a\x17.canopy.v1.HeatResponseB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_cluster_proto_rawDescOnce sync.Once
@@ -2758,6 +2759,8 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*GrantInspectionRequest)(nil),  // 33: canopy.v1.GrantInspectionRequest
 	(*GrantInspectionResponse)(nil), // 34: canopy.v1.GrantInspectionResponse
 	(*Fragment)(nil),                // 35: canopy.v1.Fragment
+	(*HeatRequest)(nil),             // 36: canopy.v1.HeatRequest
+	(*HeatResponse)(nil),            // 37: canopy.v1.HeatResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -2787,21 +2790,23 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	29, // 24: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
 	31, // 25: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
 	33, // 26: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
-	1,  // 27: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 28: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 29: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 30: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 31: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 32: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 33: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	24, // 34: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	26, // 35: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	28, // 36: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
-	30, // 37: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
-	32, // 38: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
-	34, // 39: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
+	36, // 27: canopy.v1.Admin.Heat:input_type -> canopy.v1.HeatRequest
+	1,  // 28: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 29: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 30: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 31: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 32: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 33: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 34: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	24, // 35: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	26, // 36: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	28, // 37: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
+	30, // 38: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
+	32, // 39: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
+	34, // 40: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	37, // 41: canopy.v1.Admin.Heat:output_type -> canopy.v1.HeatResponse
+	28, // [28:42] is the sub-list for method output_type
+	14, // [14:28] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2813,6 +2818,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 		return
 	}
 	file_api_canopy_v1_common_proto_init()
+	file_api_canopy_v1_heat_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -184,6 +184,7 @@ const (
 	Admin_ChangeReplicas_FullMethodName  = "/canopy.v1.Admin/ChangeReplicas"
 	Admin_RemoveNode_FullMethodName      = "/canopy.v1.Admin/RemoveNode"
 	Admin_GrantInspection_FullMethodName = "/canopy.v1.Admin/GrantInspection"
+	Admin_Heat_FullMethodName            = "/canopy.v1.Admin/Heat"
 )
 
 // AdminClient is the client API for Admin service.
@@ -218,6 +219,8 @@ type AdminClient interface {
 	// GrantInspection answers a capability to ask data servers what they hold
 	// (PROTOCOLS J4).
 	GrantInspection(ctx context.Context, in *GrantInspectionRequest, opts ...grpc.CallOption) (*GrantInspectionResponse, error)
+	// Heat answers what keeps the shards busy that this node holds.
+	Heat(ctx context.Context, in *HeatRequest, opts ...grpc.CallOption) (*HeatResponse, error)
 }
 
 type adminClient struct {
@@ -347,6 +350,16 @@ func (c *adminClient) GrantInspection(ctx context.Context, in *GrantInspectionRe
 	return out, nil
 }
 
+func (c *adminClient) Heat(ctx context.Context, in *HeatRequest, opts ...grpc.CallOption) (*HeatResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HeatResponse)
+	err := c.cc.Invoke(ctx, Admin_Heat_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -379,6 +392,8 @@ type AdminServer interface {
 	// GrantInspection answers a capability to ask data servers what they hold
 	// (PROTOCOLS J4).
 	GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error)
+	// Heat answers what keeps the shards busy that this node holds.
+	Heat(context.Context, *HeatRequest) (*HeatResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -421,6 +436,9 @@ func (UnimplementedAdminServer) RemoveNode(context.Context, *RemoveNodeRequest) 
 }
 func (UnimplementedAdminServer) GrantInspection(context.Context, *GrantInspectionRequest) (*GrantInspectionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GrantInspection not implemented")
+}
+func (UnimplementedAdminServer) Heat(context.Context, *HeatRequest) (*HeatResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Heat not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -634,6 +652,24 @@ func _Admin_GrantInspection_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Heat_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HeatRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Heat(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Heat_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Heat(ctx, req.(*HeatRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -680,6 +716,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GrantInspection",
 			Handler:    _Admin_GrantInspection_Handler,
+		},
+		{
+			MethodName: "Heat",
+			Handler:    _Admin_Heat_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
