@@ -31,6 +31,9 @@ type app struct {
 	output  string
 	timeout time.Duration
 	dial    []grpc.DialOption // added to every connection, by tests
+	// dirPaths looks for the paths of directories, as far as ctx allows; nil: in the
+	// namespace.
+	dirPaths func(ctx context.Context, inos []uint64, found map[uint64]string)
 }
 
 const rootHelp = `mdsctl shows and checks a Canopy cluster.
@@ -72,7 +75,7 @@ func (a *app) command() *cobra.Command {
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long one process may take to answer")
 	root.AddCommand(a.statusCommand(), a.nodeCommand(), a.shardCommand(), a.subtreeCommand(), a.sessionCommand(),
-		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.migrateCommand(), a.splitCommand(), a.mergeCommand(), a.fragmentsCommand(), a.checksumCommand(), a.fsckCommand())
+		a.poolCommand(), a.dataServerCommand(), a.scrubCommand(), a.keyCommand(), a.statCommand(), a.layoutCommand(), a.lockCommand(), a.quotaCommand(), a.policyCommand(), a.migrateCommand(), a.splitCommand(), a.mergeCommand(), a.fragmentsCommand(), a.checksumCommand(), a.fsckCommand(), a.topCommand())
 	return root
 }
 

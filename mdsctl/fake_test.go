@@ -61,6 +61,7 @@ type fakeNode struct {
 	sums     map[uint64][]byte // by shard
 	noEtcd   bool
 	sessions []*canopyv1.SessionInfo
+	heat     []*canopyv1.ShardHeat
 }
 
 func (f *fakeCluster) start(t *testing.T, address string, register func(*grpc.Server)) {
@@ -86,6 +87,15 @@ func (f *fakeCluster) dialer() grpc.DialOption {
 	})
 }
 
+// dirPaths stands for asking the namespace.
+func (f *fakeCluster) dirPaths(_ context.Context, inos []uint64, found map[uint64]string) {
+	for _, ino := range inos {
+		if ino == 100 {
+			found[ino] = "/data/frames"
+		}
+	}
+}
+
 // kill makes a server unreachable for new connections.
 func (f *fakeCluster) kill(address string) {
 	f.mu.Lock()
@@ -96,7 +106,7 @@ func (f *fakeCluster) kill(address string) {
 // run runs a command line against the cluster.
 func (f *fakeCluster) run(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	a := &app{env: Env{Stdout: &out, Stderr: &errs}, dial: []grpc.DialOption{f.dialer()}}
+	a := &app{env: Env{Stdout: &out, Stderr: &errs}, dial: []grpc.DialOption{f.dialer()}, dirPaths: f.dirPaths}
 	code = a.main(context.Background(), append([]string{"--cluster", node1 + "," + node2, "--timeout", "2s"}, args...))
 	return code, out.String(), errs.String()
 }
@@ -164,6 +174,10 @@ func (s *fakeMDS) ListSessions(_ context.Context, r *canopyv1.ListSessionsReques
 		}
 	}
 	return out, nil
+}
+
+func (s *fakeMDS) Heat(context.Context, *canopyv1.HeatRequest) (*canopyv1.HeatResponse, error) {
+	return &canopyv1.HeatResponse{Shards: s.me().heat}, nil
 }
 
 func (s *fakeMDS) Checksum(_ context.Context, r *canopyv1.ChecksumRequest) (*canopyv1.ChecksumResponse, error) {
