@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -18,7 +17,7 @@ func MDS() *cobra.Command {
 	var common cli.Daemon
 	config := mds.Config{}
 	var node uint64
-	var cache, reserve, heat string
+	var cache, reserve string
 	cmd := &cobra.Command{
 		Use:   "mds",
 		Short: "Run a metadata node: replicas of shards, serving the namespace",
@@ -51,10 +50,6 @@ A state directory that is older than what the cluster saw of it is refused;
 			if config.DiskReserve, err = diskReserve(reserve); err != nil {
 				return err
 			}
-			if heat != "on" && heat != "off" {
-				return fmt.Errorf("--heat %s: want on or off", heat)
-			}
-			config.NoHeat = heat == "off"
 			config.Node = base.NodeID(node)
 			config.Logger = logger
 			registry := newRegistry()
@@ -83,7 +78,7 @@ A state directory that is older than what the cluster saw of it is refused;
 	f.DurationVar(&config.LeaseDuration, "lease", 0, "duration of a shard's lease; 0: 1.2s")
 	f.StringVar(&cache, "cache", "256M", "memory for what is read often of the store; the process takes more beside it")
 	f.StringVar(&reserve, "disk-reserve", "", "with less free below --data, shards take nothing new (ENOSPC); default 512M, or a quarter of a small disk")
-	f.StringVar(&heat, "heat", "on", "count what keeps the shards busy, for mdsctl top: on or off")
+	f.Var((*off)(&config.NoHeat), "heat", "count what keeps the shards busy, for mdsctl top: on or off")
 	f.BoolVar(&config.Rebuild, "rebuild", false, "discard the state directory and join the shards again")
 	common.Bind(cmd)
 	return cmd
@@ -97,3 +92,26 @@ func diskReserve(text string) (uint64, error) {
 	n, err := cli.ParseSize("--disk-reserve", text)
 	return uint64(n), err
 }
+
+// off is a flag that is on or off, and true when it is off.
+type off bool
+
+// String implements pflag.Value.
+func (o *off) String() string {
+	if *o {
+		return "off"
+	}
+	return "on"
+}
+
+// Set implements pflag.Value.
+func (o *off) Set(text string) error {
+	if text != "on" && text != "off" {
+		return errors.New("want on or off")
+	}
+	*o = text == "off"
+	return nil
+}
+
+// Type implements pflag.Value.
+func (o *off) Type() string { return "on|off" }
