@@ -8,6 +8,7 @@
 //	loadtest/library  the same by Canopy's client library
 //	loadtest/meta     mdtest's phases, by threads or processes
 //	loadtest/durable  the writer and the checker of kill tests
+//	loadtest/history  what clients were answered, and whether it is linearizable
 //	loadtest/floor    bare gRPC stream, bare disk
 //	loadtest/memfs    a FUSE file system that answers from memory
 //	loadtest/bulk     large files

@@ -7,6 +7,8 @@
 //	loadtest data      large files: write with fsync, read back and compare
 //	loadtest floor     the floor alone: FUSE file system in memory, bare gRPC stream, bare log, disk
 //	loadtest verify    compare the namespace with the journal of `meta --durable-check`
+//	loadtest history   record what clients are answered and check that it is linearizable
+//	loadtest check     check such a record again, and what is there now against it
 //
 // The target is --path DIR, a directory of any file system, or the client
 // library: --cluster HOST:PORT[,HOST:PORT...] with --root PATH in the namespace
@@ -26,6 +28,10 @@
 // makes unique names and writes down what was acknowledged; `loadtest verify
 // --journal FILE` then says whether any of it is missing or there twice.
 //
+// `loadtest history` is for the same: its clients share a few names, and whatever they
+// are answered has to be what a linearizable file system can answer.
+//
 // Exit code 0: all operations succeeded (ratios may miss their aim: they are
-// reported). 1: something failed, or verify found a difference.
+// reported). 1: something failed, or verify, history or check
+// found a difference.
 package main

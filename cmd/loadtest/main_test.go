@@ -170,3 +170,38 @@ func TestBadInputIsOneLine(t *testing.T) {
 		}
 	}
 }
+
+// TestHistoryAndCheck: what was acknowledged and is gone later is found by who has the
+// record. (A local file system uses inode numbers again, and its listings promise no order.)
+func TestHistoryAndCheck(t *testing.T) {
+	dir, record := t.TempDir(), filepath.Join(t.TempDir(), "h")
+	_, out, errs := loadtestRun("history", "--path", dir, "--for", "300ms", "--clients", "6", "--seed", "5", "--record", record, "--keep", "--name", "run")
+	for _, want := range []string{"create", "exchange", "checked: ", "operations, 0 of unknown outcome"} {
+		if !strings.Contains(out, want) {
+			t.Fatalf("the report lacks %q:\n%s%s", want, out, errs)
+		}
+	}
+	if strings.Contains(out, "names of group") || !strings.Contains(errs, "seed 5") {
+		t.Errorf("%s%s", out, errs)
+	}
+	if _, out, _ := loadtestRun("check", record, "--path", dir); strings.Contains(out, "names of group") || !strings.Contains(out, "checked: ") {
+		t.Errorf("%s", out)
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "run", "*", "log"))
+	if err != nil || len(logs) != 5 {
+		t.Fatalf("%v, %v", logs, err)
+	}
+	for _, log := range logs {
+		if err := os.Truncate(log, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, out, _ := loadtestRun("check", record, "--path", dir); code != 1 || !strings.Contains(out, "lost of d") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	for _, args := range [][]string{{"history"}, {"history", "--path", dir, "--clients", "0"}, {"check", filepath.Join(dir, "none")}} {
+		if code, _, errs := loadtestRun(args...); code != 1 || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: exit %d, %s", args, code, errs)
+		}
+	}
+}

@@ -120,6 +120,7 @@ var soleUsers = []struct {
 	{"github.com/lni/dragonboat", []string{"shard/raftgroup"}},
 	{"go.etcd.io/etcd", []string{"placement"}},
 	{"github.com/hanwen/go-fuse", []string{"clientfuse", "loadtest/memfs", "loadtest/loopfs", "loadtest/mounted"}},
+	{"github.com/anishathalye/porcupine", []string{"loadtest/history/check"}},
 	{"github.com/spf13/cobra", []string{"cmd", "mdsctl", "loadtest"}},
 }
 
