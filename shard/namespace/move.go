@@ -111,7 +111,12 @@ func (b *batch) moveBegin(c *canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	case c.Hi > 0:
 		return b.namesBegin(c)
 	}
-	d, err := b.directory(base.Ino(c.Dir))
+	// A whole subtree goes also when of its root's names none are left in it.
+	root := b.directory
+	if base.Ino(c.Dir) == s.Root {
+		root = func(dir base.Ino) (*directory, error) { return b.headerIn(b.subtree, dir) }
+	}
+	d, err := root(base.Ino(c.Dir))
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,39 @@ func TestSplitAndMerge(t *testing.T) {
 	}
 }
 
+// TestMergedSubtreesMove: a subtree moves whose names were merged away, with the
+// directories that were made in it, and is none that would be left behind for ever.
+func TestMergedSubtreesMove(t *testing.T) {
+	s := newShards(t, 3)
+	sampleTree(s)
+	dir, _ := s.dir("/a/b")
+	one := s.split("/a/b", half, shard.BorderEnd, 2)
+	made := "/a/b/" + nameFrom(half)
+	s.mustAll(s.mkdir(made), s.create(made+"/f"))
+	if _, in := s.dir(made); base.SubtreeID(in) != one {
+		t.Fatalf("%s is in subtree %v", made, in)
+	}
+	s.merge("/a/b")
+	before := s.tree()
+	for _, to := range []base.ShardID{3, 1, 2} {
+		delete(s.where, one)
+		from := s.owner(one)
+		r := s.of[from].apply(&canopyv1.Command{Own: &canopyv1.Command_Move{Move: &canopyv1.MoveCommand{
+			Step: canopyv1.MoveStep_MOVE_BEGIN, Subtree: uint64(one), Dir: dir, ToShard: uint64(to)}}})[0]
+		if r.Error != 0 {
+			t.Fatalf("to shard %v: %v %s", to, fserr.Kind(r.Error), r.Detail)
+		}
+		s.drive(from, one, to, nil)
+		if now := s.tree(); now != before {
+			t.Fatalf("at shard %v:\n%s\nwant\n%s", to, now, before)
+		}
+		s.mustAll(s.create(made+"/g"), s.unlink(made+"/g"), s.create("/a/b/"+nameFrom(half)+"x"), s.unlink("/a/b/"+nameFrom(half)+"x"))
+		s.verify()
+	}
+	s.split("/a/b", half, shard.BorderEnd, 3)
+	s.verify()
+}
+
 // nameFrom returns a name whose border hash is lo or more.
 func nameFrom(lo uint32) string {
 	for n := 0; ; n++ {

@@ -362,6 +362,12 @@ func (s *shards) migrate(path string, to base.ShardID, between func(step int)) {
 	if r.Error != 0 {
 		s.t.Fatalf("migrate %s: %v %s", path, fserr.Kind(r.Error), r.Detail)
 	}
+	s.drive(from, subtree, to, between)
+}
+
+// drive drives a move that has begun to its end.
+func (s *shards) drive(from base.ShardID, subtree base.SubtreeID, to base.ShardID, between func(step int)) {
+	s.t.Helper()
 	d := s.driver(from, subtree, to)
 	for step := 0; ; step++ {
 		done, err := d.Step(s.t.Context())
