@@ -37,7 +37,12 @@ type fakeCluster struct {
 	opens  []*canopyv1.ReportOpensRequest
 	beats  map[string][]uint64 // by node address: shards of the last heartbeat
 	events map[string]chan *canopyv1.Event
-	memory *wire.Memory // the nodes are in the client's process; nil: they are not
+	told   map[chan *canopyv1.Event]bool // events streams that are open
+	memory *wire.Memory                  // the nodes are in the client's process; nil: they are not
+
+	redirected map[uint64]int             // MOVED answers, by client
+	maps       int                        // that were asked for, by streams
+	reporters  map[uint64]map[uint64]bool // clients that reported open files, by shard
 }
 
 // verdict is what a hook wants instead of the operation's run.
@@ -76,6 +81,7 @@ type fakeNode struct {
 func newFake(t testing.TB, nodes int) *fakeCluster {
 	c := &fakeCluster{t: t, change: make(chan struct{}), shards: map[base.ShardID]*fakeShard{},
 		beats: map[string][]uint64{}, events: map[string]chan *canopyv1.Event{},
+		told: map[chan *canopyv1.Event]bool{}, redirected: map[uint64]int{}, reporters: map[uint64]map[uint64]bool{},
 		place: &canopyv1.PlacementMap{Cluster: "fake", Revision: 1}}
 	if strings.HasPrefix(t.Name(), "TestWithinTheProcess/") {
 		c.memory = wire.NewMemory()
@@ -233,6 +239,9 @@ func (n *fakeNode) stop() {
 func (n *fakeNode) restart() { n.listen() }
 
 func (n *fakeNode) WatchMap(_ *canopyv1.WatchMapRequest, stream grpc.ServerStreamingServer[canopyv1.PlacementMap]) error {
+	n.c.mu.Lock()
+	n.c.maps++
+	n.c.mu.Unlock()
 	for {
 		n.c.mu.Lock()
 		m, change := n.c.place, n.c.change
@@ -272,6 +281,7 @@ func (n *fakeNode) Operate(stream grpc.BidiStreamingServer[canopyv1.OperateReque
 			if result == nil {
 				continue
 			}
+			n.c.count(client, result)
 			b, err := result.MarshalVT()
 			if err != nil {
 				return err
@@ -282,6 +292,16 @@ func (n *fakeNode) Operate(stream grpc.BidiStreamingServer[canopyv1.OperateReque
 			return err
 		}
 	}
+}
+
+// count takes note of what clients are answered.
+func (c *fakeCluster) count(client uint64, r *canopyv1.Result) {
+	if fserr.Kind(r.Error) != fserr.Moved {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.redirected[client]++
 }
 
 func (n *fakeNode) operate(client uint64, request *canopyv1.OperateRequest, op *canopyv1.Op) (result *canopyv1.Result, drop bool) {
@@ -333,7 +353,13 @@ func (n *fakeNode) Events(stream grpc.BidiStreamingServer[canopyv1.EventsRequest
 	out := make(chan *canopyv1.Event, 16)
 	n.c.mu.Lock()
 	n.c.events[n.address] = out
+	n.c.told[out] = true
 	n.c.mu.Unlock()
+	defer func() {
+		n.c.mu.Lock()
+		delete(n.c.told, out)
+		n.c.mu.Unlock()
+	}()
 	received := make(chan error, 1)
 	go func() {
 		for {
@@ -360,7 +386,7 @@ func (n *fakeNode) Events(stream grpc.BidiStreamingServer[canopyv1.EventsRequest
 	}
 }
 
-func (n *fakeNode) ReportOpens(_ context.Context, r *canopyv1.ReportOpensRequest) (*canopyv1.ReportOpensResponse, error) {
+func (n *fakeNode) ReportOpens(ctx context.Context, r *canopyv1.ReportOpensRequest) (*canopyv1.ReportOpensResponse, error) {
 	s := n.c.shards[base.ShardID(r.Shard)]
 	answer := &canopyv1.ReportOpensResponse{}
 	s.mu.Lock()
@@ -378,6 +404,12 @@ func (n *fakeNode) ReportOpens(_ context.Context, r *canopyv1.ReportOpensRequest
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	n.c.opens = append(n.c.opens, r)
+	if n.c.reporters[r.Shard] == nil {
+		n.c.reporters[r.Shard] = map[uint64]bool{}
+	}
+	if len(r.Opened) > 0 {
+		n.c.reporters[r.Shard][clientOf(ctx)] = true
+	}
 	return answer, nil
 }
 
