@@ -180,6 +180,35 @@ func systemCall(proc string, tid uint32) []string {
 	return nil
 }
 
+// getdents(2), which newer machines than this have no number for.
+const amd64Getdents = 78
+
+// streamOf returns which open directory a thread reads that waits for the answer; zero if
+// that cannot be told, say because another file system of the kernel reads for it.
+func streamOf(proc string, tid uint32) stream {
+	fields := systemCall(proc, tid)
+	if len(fields) < 2 {
+		return stream{}
+	}
+	n, err := strconv.Atoi(fields[0])
+	if err != nil || n != unix.SYS_GETDENTS64 && (runtime.GOARCH != "amd64" || n != amd64Getdents) {
+		return stream{}
+	}
+	fd, err := strconv.ParseUint(strings.TrimPrefix(fields[1], "0x"), 16, 64)
+	if err != nil {
+		return stream{}
+	}
+	status, err := os.ReadFile(procFile(proc, tid, "status"))
+	if err != nil {
+		return stream{}
+	}
+	process, err := strconv.ParseUint(string(bytes.TrimSpace(statusField(status, "Tgid"))), 10, 32)
+	if err != nil || process == 0 {
+		return stream{}
+	}
+	return stream{uint32(process), fd}
+}
+
 // chown(2) and lchown(2), which newer machines than this have no numbers for.
 const (
 	amd64Chown  = 92

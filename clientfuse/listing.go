@@ -12,14 +12,30 @@ import (
 
 // Directories are listed without OPENDIR (FUSE K6), so there is no handle to
 // keep a listing's mark (PROTOCOLS F3) in, and a READDIR tells no more of its
-// stream than the position. So marks are kept by directory and positions: those of
-// the last page delivered, since a signal that is pending keeps a program from
-// entries that the kernel has got already; it goes on behind the last one that it saw.
-// (Not by calling thread: a goroutine, and any stream that threads share, goes on with a
-// listing in another thread, and would there meet the mark of an older listing, which
-// hides newer names.) Of several listings at one position the one that began last
-// counts; a position that is not known (seekdir, or dropped from the table) takes a new
-// mark, and so does the start.
+// stream than the position and the calling thread. So marks are kept by directory and
+// positions: those of the last page delivered, since a signal that is pending keeps a
+// program from entries that the kernel has got already; it goes on behind the last one
+// that it saw. A position that is not known (seekdir, or dropped from the table) takes a
+// new mark, and so does the start.
+//
+// Of several listings at one position the one of the same stream counts, which is the
+// process and the descriptor that the calling thread's getdents names in /proc. (The
+// thread alone tells nothing: a goroutine, and any stream that threads share, goes on
+// with a listing in another thread, and would there meet the mark of an older listing,
+// which hides newer names.) Where it is not known whose a listing is, the one that
+// began last counts.
+//
+// The kernel keeps one listing of a directory, adds to it what whoever reads on behind it
+// is told, and gives it to all, also to those that are in the middle: one that began before
+// a name was made would be shown to one that began afterwards. So when a listing
+// begins while the table has others, the kernel drops what it has of them; they add
+// nothing any more, and what they have added is of no use without its first page.
+
+// stream is an open directory, as its readers name it. Zero: not known.
+type stream struct {
+	process uint32
+	fd      uint64
+}
 
 // listing is how far one listing of a directory is.
 type listing struct {
@@ -27,8 +43,11 @@ type listing struct {
 	position  uint64 // cookie of the last entry delivered
 	mark      *client.Mark
 	began     uint64 // grows with each listing that begins
-	ended     bool   // nothing follows
-	nameBytes int    // average length of the names so far
+	by        stream
+	ended     bool // nothing follows
+	dropped   bool // what the kernel keeps of it was dropped
+	late      bool // it was while a page was read, which the kernel has got since
+	nameBytes int  // average length of the names so far
 }
 
 // Bounds of the table: listings that were given up stay until they are pushed out.
@@ -48,19 +67,37 @@ func newListingTable() *listingTable {
 	return &listingTable{known: make(map[uint64][]listing)}
 }
 
-// take returns the listing of dir that began last of those at position, else of those
-// with position in their last page; a new one if there is none, and at the start. It
-// stays in the table: another one can be at the same place.
-func (t *listingTable) take(dir, position uint64) listing {
+// at reports whether the listing can be one that goes on at position: from there, or
+// from within its last page.
+func (l listing) at(position uint64) bool {
+	return position > uint64(base.CookieDotDot) && l.from <= position && position <= l.position
+}
+
+// several reports whether more than one listing of dir can be that which goes on at
+// position.
+func (t *listingTable) several(dir, position uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, l := range t.known[dir] {
+		if l.at(position) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// take returns the listing of dir that goes on at position for the stream by: that of
+// the same stream, if it is known, and of several the nearest; a new one if there is
+// none, and at the start. It stays in the table: another one can be at the same place.
+func (t *listingTable) take(dir, position uint64, by stream) listing {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	best := -1
 	all := t.known[dir]
-	if position > uint64(base.CookieDotDot) {
-		for i, l := range all {
-			if l.from <= position && position <= l.position && (best < 0 || l.nearer(all[best], position)) {
-				best = i
-			}
+	for i, l := range all {
+		if l.at(position) && (best < 0 || l.nearer(all[best], position, by)) {
+			best = i
 		}
 	}
 	if best < 0 {
@@ -70,13 +107,28 @@ func (t *listingTable) take(dir, position uint64) listing {
 	return all[best]
 }
 
-// nearer reports whether the listing is rather the one that goes on at position than
-// another one.
-func (l listing) nearer(other listing, position uint64) bool {
+// nearer reports whether the listing is rather the one that goes on at position in the
+// stream by than another one.
+func (l listing) nearer(other listing, position uint64, by stream) bool {
+	if here, there := l.kinship(by), other.kinship(by); here != there {
+		return here > there
+	}
 	if here, there := l.position == position, other.position == position; here != there {
 		return here
 	}
 	return l.began > other.began
+}
+
+// kinship is 2 for a listing of the stream, 1 if that is not known, 0 for one of
+// another stream.
+func (l listing) kinship(by stream) int {
+	switch {
+	case l.by == stream{} || by == stream{}:
+		return 1
+	case l.by == by:
+		return 2
+	}
+	return 0
 }
 
 func (t *listingTable) removeLocked(dir uint64, i int) {
@@ -90,14 +142,30 @@ func (t *listingTable) removeLocked(dir uint64, i int) {
 	t.known[dir] = all
 }
 
-// put keeps a listing for its next page.
+// begin takes in a listing that begins, and reports whether the kernel can have kept
+// something of others of dir, which is to be dropped now.
+func (t *listingTable) begin(dir uint64, l listing) (drops bool) {
+	t.mu.Lock()
+	all := t.known[dir]
+	for i := range all {
+		drops = drops || !all[i].dropped
+		all[i].dropped = true
+	}
+	t.mu.Unlock()
+	t.put(dir, l)
+	return drops
+}
+
+// put keeps a listing for its next page. What its stream listed before is given up.
 func (t *listingTable) put(dir uint64, l listing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, known := range t.known[dir] {
-		if known.began == l.began {
+	for i := len(t.known[dir]) - 1; i >= 0; i-- {
+		if known := t.known[dir][i]; known.began == l.began && known.dropped {
+			l.late, l.dropped = !l.dropped, true
+		}
+		if known := t.known[dir][i]; known.began == l.began || known.by == l.by && l.by != (stream{}) {
 			t.removeLocked(dir, i)
-			break
 		}
 	}
 	if len(t.known[dir]) >= maxListingsPerDir {
@@ -155,7 +223,15 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 		return estale
 	}
 	w := &dirWriter{f: f, dir: dir, out: out, plus: plus}
-	l := f.listings.take(dir.id, in.Offset)
+	var by stream
+	if f.listings.several(dir.id, in.Offset) {
+		by = streamOf(f.groups.proc, c.tid)
+	}
+	l := f.listings.take(dir.id, in.Offset, by)
+	if drops := l.mark == nil && f.listings.begin(dir.id, l); drops || l.late {
+		f.dropListing(dir)
+	}
+	l.late = false
 	if l.ended && l.position == in.Offset {
 		return fuse.OK // the kernel asks once more, to hear that this was all
 	}
@@ -184,10 +260,23 @@ func (f *fileSystem) list(c *call, in *fuse.ReadIn, out *fuse.DirEntryList, plus
 		l.nameBytes = names / delivered
 	}
 	l.from, l.position = in.Offset, out.Offset
-	if l.position != in.Offset {
-		f.listings.put(dir.id, l) // else it ended here
+	if l.position == in.Offset {
+		return fuse.OK // it ended here
 	}
+	if l.by == (stream{}) && !l.ended {
+		l.by = streamOf(f.groups.proc, c.tid)
+	}
+	f.listings.put(dir.id, l)
 	return fuse.OK
+}
+
+// dropListing has the kernel drop what it keeps of a directory's listings.
+func (f *fileSystem) dropListing(dir *node) {
+	if m := f.mount.Load(); m != nil {
+		if err := m.DropListing(dir.id); err != nil {
+			f.logger.Warn("the kernel does not drop a listing", "inode", dir.inode.Ino(), "error", err)
+		}
+	}
 }
 
 // roomFor returns how many entries a buffer holds, about: what does not fit was

@@ -200,6 +200,16 @@ func (m *Mount) Prune(ids []uint64) error {
 	return nil
 }
 
+// DropListing has the kernel drop what it keeps of a directory's listing, and its
+// attributes. It is for a request's goroutine, too (unlike others, FUSE K4): of a
+// directory no request holds what this waits for, as none holds its pages locked.
+func (m *Mount) DropListing(id uint64) error {
+	if s := m.server.InodeNotify(id, 0, 0); !s.Ok() && s != fuse.ENOENT { // else it knows nothing of it
+		return fmt.Errorf("drop the listing of inode %d: %w", id, syscall.Errno(s))
+	}
+	return nil
+}
+
 // Dead reports whether the kernel has ended the connection (unmounted or
 // aborted), so that nobody waits for an answer any more.
 func (m *Mount) Dead() bool {
