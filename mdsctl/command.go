@@ -22,6 +22,7 @@ import (
 // Env is what the commands take from the process around them.
 type Env struct {
 	Stdout, Stderr io.Writer
+	Stdin          io.Reader // who can be asked; nil: nobody
 }
 
 // app is one run of the command.

@@ -200,6 +200,15 @@ func (s *fakeMDS) Fsck(r *canopyv1.FsckRequest, stream grpc.ServerStreamingServe
 	if x := s.shard(r.GetShard()); !x.GetHolder() {
 		return stream.Send(&canopyv1.FsckFinding{Summary: true, Error: uint32(fserr.NotHolder), Problem: "not the holder"})
 	}
+	for _, x := range s.f.m.GetSubtrees() {
+		owned := &canopyv1.FsckEdge{Kind: 1, Subtree: x.GetSubtree(), Epoch: x.GetEpoch(), Ino: x.GetRootIno()}
+		if x.GetShard() != r.GetShard() {
+			continue
+		}
+		if err := stream.Send(&canopyv1.FsckFinding{Edge: owned}); err != nil {
+			return err
+		}
+	}
 	list := s.f.findings[r.GetShard()]
 	for _, x := range list {
 		if err := stream.Send(x); err != nil {

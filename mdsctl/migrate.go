@@ -258,11 +258,11 @@ func (a *app) cancelMove(ctx context.Context, cl *inspect.Cluster, at movable) e
 		if _, err := cl.CancelMove(ctx, base.ShardID(m.GetFromShard()), base.SubtreeID(m.GetSubtree())); err != nil {
 			return fmt.Errorf("the move of %s cannot be cancelled: %w", at.typed, err)
 		}
-		what := at.typed
+		what := at.typed + " stays"
 		if m.GetHi() > 0 {
-			what = fmt.Sprintf("the names %v of %s", shard.Range{Lo: m.GetLo(), Hi: m.GetHi()}, at.typed)
+			what = fmt.Sprintf("the names %v of %s stay", shard.Range{Lo: m.GetLo(), Hi: m.GetHi()}, at.typed)
 		}
-		fmt.Fprintf(a.env.Stdout, "cancelled: %s stays at shard %d\n", what, m.GetFromShard())
+		fmt.Fprintf(a.env.Stdout, "cancelled: %s at shard %d\n", what, m.GetFromShard())
 		return nil
 	}
 	if err != nil {

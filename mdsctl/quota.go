@@ -243,8 +243,8 @@ func (a *app) removeQuota(ctx context.Context, typed string) error {
 
 func (a *app) checkQuotas(ctx context.Context) error {
 	return a.withCluster(ctx, func(cl *inspect.Cluster) error {
-		r := &fsckReport{Shards: []fsckShard{}, Findings: []finding{}}
-		if err := r.checkTree(ctx, cl, time.Second); err != nil {
+		r, err := a.check(ctx, cl, fsckOptions{settle: time.Second})
+		if err != nil {
 			return err
 		}
 		found := []finding{}
@@ -253,7 +253,7 @@ func (a *app) checkQuotas(ctx context.Context) error {
 				found = append(found, f)
 			}
 		}
-		err := a.emit(found, func(t *table) {
+		err = a.emit(found, func(t *table) {
 			if len(found) == 0 {
 				t.line("all quotas hold what there is")
 			}

@@ -126,7 +126,7 @@ func TestNobodyHolds(t *testing.T) {
 
 func TestFsckWithoutSummaryIsAnError(t *testing.T) {
 	c := connect(t, serve(t, &node{}))
-	if _, err := c.Fsck(t.Context(), &canopyv1.FsckRequest{Shard: 1}, func(*canopyv1.FsckFinding) {}); err == nil || !strings.Contains(err.Error(), "without a summary") {
+	if _, err := c.Fsck(t.Context(), &canopyv1.FsckRequest{Shard: 1}, func() {}, func(*canopyv1.FsckFinding) {}); err == nil || !strings.Contains(err.Error(), "without a summary") {
 		t.Errorf("%v", err)
 	}
 }

@@ -11,7 +11,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := mdsctl.Main(ctx, os.Args[1:], mdsctl.Env{Stdout: os.Stdout, Stderr: os.Stderr})
+	env := mdsctl.Env{Stdout: os.Stdout, Stderr: os.Stderr}
+	if info, err := os.Stdin.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		env.Stdin = os.Stdin
+	}
+	code := mdsctl.Main(ctx, os.Args[1:], env)
 	stop()
 	os.Exit(code)
 }

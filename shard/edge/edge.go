@@ -29,6 +29,12 @@ const (
 	Record  Kind = 5 // a de-inlined inode with Count names in other subtrees, in directories Listed
 	Forward Kind = 6 // Count directories were carved out into To
 	Copy    Kind = 7 // a header of the split directory Ino, or one that a merge left behind: there are others
+
+	Relocation Kind = 8  // Count relocations lead into To
+	Gone       Kind = 9  // the subtree was removed: said of those that were asked for
+	Left       Kind = 10 // the subtree was handed off, to shard Peer under Epoch
+	Going      Kind = 11 // the subtree, or a part of it, is moved to shard Peer, as To under Epoch
+	Coming     Kind = 12 // something is moved here from shard Peer, as or into To
 )
 
 // Edge is one of them. Shard and Subtree are where it was found.
@@ -36,18 +42,22 @@ type Edge struct {
 	Kind    Kind
 	Shard   base.ShardID
 	Subtree base.SubtreeID
-	Epoch   base.Epoch     // Subtree
-	Ino     base.Ino       // all but Forward
+	Epoch   base.Epoch     // Subtree, Left, Going, Coming; Up, Record: of the subtree
+	Ino     base.Ino       // all but Forward, Relocation and Gone
 	Dir     base.Ino       // Down, Name: the name's directory; Up: the parent, as the header says
-	To      base.SubtreeID // Down: of Ino; Up: of the parent; Name: of the record; Forward
+	To      base.SubtreeID // Down: of Ino; Up: of the parent; Name: of the record; Forward, Relocation, Going, Coming
+	Peer    base.ShardID   // Left, Going, Coming
 	// Top is the directory of the own subtree that is above all others on the way up
 	// from Dir (Down), or from Ino (Copy): the subtree's root, or one that an Up edge is
 	// about. 0: none, the way is a circle.
 	Top    base.Ino
 	Name   []byte // Down, Up
 	Border uint32 // Down, Up: border bits of Name's hash
-	Count  int64  // Record, Forward
-	Listed []base.Ino
+	Count  int64  // Record, Forward, Relocation
+	// Version is that of the header (Up) or the record (Record), Links its link count.
+	Version uint64
+	Links   uint32
+	Listed  []base.Ino
 	// Lists: Listed counts: a shard of an older format has no lists.
 	Lists bool
 	// Fragments is the map of a Copy. The first one's subtree is the directory's home;
@@ -67,6 +77,7 @@ type Finding struct {
 	Ino       base.Ino
 	Subtrees  []base.SubtreeID
 	Problem   string
+	Mend      *Mend // what mends it without a guess; nil: nothing does
 }
 
 // Result is what Join found.
@@ -91,6 +102,8 @@ type joiner struct {
 	records  map[inoIn]Edge
 	forwards map[base.SubtreeID][]base.SubtreeID
 	copies   map[base.Ino][]Edge
+	gone     map[base.SubtreeID]bool
+	moves    []Edge // Left, Going and Coming
 	// known bounds what is looked at: edges to other subtrees are passed over. nil:
 	// all of them.
 	known map[base.SubtreeID]bool
@@ -107,7 +120,7 @@ func join(edges []Edge, known map[base.SubtreeID]bool) Result {
 	j := &joiner{
 		owners: map[base.SubtreeID][]Edge{}, down: map[base.Ino][]Edge{}, up: map[base.Ino][]Edge{},
 		names: map[inoIn][]Edge{}, records: map[inoIn]Edge{}, forwards: map[base.SubtreeID][]base.SubtreeID{},
-		copies: map[base.Ino][]Edge{}, known: known,
+		copies: map[base.Ino][]Edge{}, gone: map[base.SubtreeID]bool{}, known: known,
 	}
 	for _, e := range edges {
 		switch e.Kind {
@@ -130,9 +143,14 @@ func join(edges []Edge, known map[base.SubtreeID]bool) Result {
 				continue
 			}
 			j.copies[e.Ino] = append(j.copies[e.Ino], e)
+		case Gone:
+			j.gone[e.Subtree] = true
+		case Left, Going, Coming:
+			j.moves = append(j.moves, e)
 		}
 	}
 	j.checkOwners()
+	j.checkMoves()
 	j.checkForwards(edges)
 	j.checkCopies()
 	j.checkDirectories()
@@ -156,11 +174,18 @@ func (j *joiner) checkOwners() {
 	}
 }
 
-// checkForwards: a forward leads to a subtree that is alive (E7).
+// checkForwards: what leads on leads to a subtree that is alive (E7, H1), or that was
+// removed.
 func (j *joiner) checkForwards(edges []Edge) {
 	for _, e := range edges {
-		if e.Kind == Forward && len(j.owners[e.To]) == 0 && j.knows(e.To) {
-			j.find("2", e, []base.SubtreeID{e.Subtree, e.To}, "%d forwards of subtree %v lead to subtree %v, which no shard owns", e.Count, e.Subtree, e.To)
+		what := "forwards"
+		if e.Kind == Relocation {
+			what = "relocations"
+		} else if e.Kind != Forward {
+			continue
+		}
+		if len(j.owners[e.To]) == 0 && !j.gone[e.To] && j.knows(e.To) {
+			j.find("2", e, []base.SubtreeID{e.Subtree, e.To}, "%d %s of subtree %v lead to subtree %v, which no shard owns", e.Count, what, e.Subtree, e.To)
 		}
 	}
 }
@@ -202,6 +227,9 @@ func (j *joiner) checkDirectories() {
 		for _, u := range ups {
 			if len(j.down[ino]) == 0 && j.knows(u.To) {
 				j.find("2", u, []base.SubtreeID{u.Subtree, u.To}, "no name in directory %v of subtree %v refers to it", u.Dir, u.To)
+				if len(ups) == 1 {
+					j.mend(j.reconnect(u))
+				}
 			}
 		}
 		if len(ups) > 1 {
@@ -222,6 +250,9 @@ func (j *joiner) checkName(ino base.Ino, d Edge) {
 	both := []base.SubtreeID{d.Subtree, u.Subtree}
 	if u.Dir != d.Dir || string(u.Name) != string(d.Name) {
 		j.find("2", d, both, "named %q in directory %v, but its header says %q in %v", d.Name, d.Dir, u.Name, u.Dir)
+		if len(ups) == 1 && len(j.down[ino]) == 1 {
+			j.mend(reparent(u, d))
+		}
 		return
 	}
 	if d.To != u.Subtree {
@@ -314,6 +345,7 @@ func (j *joiner) checkLinks() {
 		}
 		if record.Count != int64(len(names)) {
 			j.find("3", record, about, "its link count counts %d names in other subtrees, there are %d", record.Count, len(names))
+			j.mend(relink(record, len(names)))
 			continue
 		}
 		listed := slices.Sorted(slices.Values(record.Listed))

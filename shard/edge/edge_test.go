@@ -112,3 +112,62 @@ func TestJoinWithin(t *testing.T) {
 		t.Error(fmt.Sprint(r.Findings))
 	}
 }
+
+// What one shard gives away another one has, or it was removed; what comes is given.
+func TestMovesJoin(t *testing.T) {
+	left := Edge{Kind: Left, Shard: 1, Subtree: 9, Peer: 3, Epoch: 4, Ino: 50}
+	coming := Edge{Kind: Coming, Shard: 2, Subtree: 8, To: 8, Peer: 3, Epoch: 2, Ino: 60}
+	for _, x := range []struct {
+		what string
+		more []Edge
+		want string
+	}{
+		{"handed off to nobody", []Edge{left}, "no shard owns subtree 9: shard 1 handed it to shard 3 at epoch 4"},
+		{"handed off, and removed there", []Edge{left, {Kind: Gone, Shard: 3, Subtree: 9}}, ""},
+		{"handed off", []Edge{left, {Kind: Subtree, Shard: 3, Subtree: 9, Epoch: 4, Ino: 50}}, ""},
+		{"coming from nobody", []Edge{coming}, "shard 2 takes in subtree 8 from shard 3, which does not move it"},
+		{"coming", []Edge{coming, {Kind: Going, Shard: 3, Subtree: 8, To: 8, Peer: 2}}, ""},
+		{"coming from another", []Edge{coming, {Kind: Going, Shard: 1, Subtree: 8, To: 8, Peer: 2}}, "which does not move it"},
+		{"relocations", []Edge{{Kind: Relocation, Shard: 1, Subtree: 1, To: 77, Count: 2}}, "2 relocations of subtree 1 lead to subtree 77, which no shard owns"},
+		{"relocations to what was removed", []Edge{{Kind: Relocation, Shard: 1, Subtree: 1, To: 77, Count: 2}, {Kind: Gone, Shard: 2, Subtree: 77}}, ""},
+	} {
+		got := ""
+		for _, f := range Join(append(healthy(), x.more...)).Findings {
+			got += f.Problem
+		}
+		if (x.want == "") != (got == "") || !strings.Contains(got, x.want) {
+			t.Errorf("%s: %q, want %q", x.what, got, x.want)
+		}
+	}
+}
+
+// Routes are compared with who owns; what an owner says mends them (PROTOCOLS E8).
+func TestRoutesJoin(t *testing.T) {
+	right := func() map[base.SubtreeID]RouteOf {
+		return map[base.SubtreeID]RouteOf{1: {1, 1}, 2: {2, 1}, 3: {1, 4}, 4: {3, 2}}
+	}
+	for _, x := range []struct {
+		what   string
+		change func(map[base.SubtreeID]RouteOf) []Edge
+		want   string
+		mends  bool
+	}{
+		{"nothing", func(map[base.SubtreeID]RouteOf) []Edge { return nil }, "", false},
+		{"none", func(r map[base.SubtreeID]RouteOf) []Edge { delete(r, 4); return nil }, "has no route of it", true},
+		{"of before", func(r map[base.SubtreeID]RouteOf) []Edge { r[3] = RouteOf{2, 3}; return nil }, "the placement map says shard 2 at epoch 3", true},
+		{"another shard", func(r map[base.SubtreeID]RouteOf) []Edge { r[3] = RouteOf{2, 4}; return nil }, "the placement map says shard 2 at epoch 4", true},
+		{"from the future", func(r map[base.SubtreeID]RouteOf) []Edge { r[3] = RouteOf{1, 9}; return nil }, "which no owner has had", true},
+		{"of nothing", func(r map[base.SubtreeID]RouteOf) []Edge { r[9] = RouteOf{1, 9}; return nil }, "no shard owns it", false},
+		{"of what was removed", func(r map[base.SubtreeID]RouteOf) []Edge {
+			r[9] = RouteOf{1, 9}
+			return []Edge{{Kind: Gone, Shard: 1, Subtree: 9}}
+		}, "", false},
+	} {
+		routes := right()
+		edges := append(healthy(), x.change(routes)...)
+		found := JoinRoutes(edges, routes)
+		if (x.want == "") != (len(found) == 0) || len(found) > 1 || len(found) == 1 && (!strings.Contains(found[0].Problem, x.want) || (found[0].Mend != nil) != x.mends) {
+			t.Errorf("%s: %+v, want %q", x.what, found, x.want)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package namespace
 
 import (
-	"bytes"
 	"fmt"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -17,18 +16,35 @@ type Finding struct {
 	Invariant string // number in DESIGN section 10
 	Object    string // what it is about, e.g. "inode 17592186044417"
 	Problem   string
+	// Repair is what mends it without a guess; nil: nothing does.
+	Repair *canopyv1.Repair
 }
 
-// Summary is what Check looked at.
+// Summary is what a check looked at.
 type Summary struct {
 	Files, Directories, Orphans, Bytes uint64
 	Problems                           uint64
 }
 
-// Check verifies invariants 1, 2, 3 and 6 (the shard's part) over the whole shard,
-// as far as it can be seen here, and calls report for each violation. Its memory
-// grows with directories, hard links and orphans, not with files. An error means that
-// the state cannot be read.
+// Look says what a check looks at, and who hears of it.
+type Look struct {
+	// Only bounds it to some subtrees; none: all that the shard owns, and what the
+	// shard has beside them.
+	Only map[base.SubtreeID]bool
+	// NowNS is the time by which something is old; 0: that of the shard's last entry.
+	NowNS int64
+	Found func(Finding)
+	// Edge hears of what takes a look at two subtrees, for edge.Join over all shards.
+	// An error ends the check.
+	Edge func(edge.Edge) error
+	// Progress hears of each so many rows that were read; nil: nobody. An error ends
+	// the check.
+	Progress func(rows uint64) error
+}
+
+// Check verifies the invariants over the whole shard, as far as they can be seen here,
+// and calls report for each violation. Its memory grows with what lies at the borders
+// of subtrees. An error means that the state cannot be read.
 func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
 	edges, sum, err := m.CheckEdges(r, nil, report)
 	if err != nil {
@@ -45,7 +61,7 @@ func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
 	}
 	for _, f := range edge.JoinWithin(edges, known).Findings {
 		sum.Problems++
-		report(Finding{f.Invariant, "inode " + f.Ino.String(), f.Problem})
+		report(Finding{Invariant: f.Invariant, Object: "inode " + f.Ino.String(), Problem: f.Problem, Repair: f.Mend.Repair()})
 	}
 	return sum, nil
 }
@@ -53,82 +69,121 @@ func (m *Machine) Check(r shard.Reader, report func(Finding)) (Summary, error) {
 // ends tells whether all edges end in subtrees that are known.
 func ends(edges []edge.Edge, known map[base.SubtreeID]bool) bool {
 	for _, e := range edges {
-		if e.To != 0 && !known[e.To] {
+		if e.To != 0 && !known[e.To] || e.Peer != 0 && e.Peer != e.Shard {
 			return false
 		}
 	}
 	return true
 }
 
-// CheckEdges is Check without what takes a look at two subtrees: that it returns as
-// edges, for edge.Join over all shards. Only the subtrees that the shard owns are
-// looked at, and of those only the ones named, if any are.
+// CheckEdges is CheckSubtrees for who keeps the edges.
 func (m *Machine) CheckEdges(r shard.Reader, only map[base.SubtreeID]bool, report func(Finding)) ([]edge.Edge, Summary, error) {
+	var edges []edge.Edge
+	sum, err := m.CheckSubtrees(r, Look{Only: only, Found: report, Edge: func(e edge.Edge) error {
+		edges = append(edges, e)
+		return nil
+	}})
+	return edges, sum, err
+}
+
+// CheckSubtrees is Check without what takes a look at two subtrees: that it tells
+// look.Edge. It is bounded in memory: some 25 MB, whatever the shard holds. It reads
+// every row once, and two or three more for each directory and each lock.
+func (m *Machine) CheckSubtrees(r shard.Reader, look Look) (Summary, error) {
 	var all Summary
-	var subtrees []base.SubtreeID
-	states := map[base.SubtreeID]schema.Subtree{}
+	found := look.Found
+	look.Found = func(f Finding) {
+		all.Problems++
+		found(f)
+	}
+	type owned struct {
+		id base.SubtreeID
+		schema.Subtree
+	}
+	var subtrees []owned
 	err := eachSubtree(r, m.cfg.Shard, func(id base.SubtreeID, s schema.Subtree) {
-		if (s.State == schema.Active || s.State == schema.Frozen) && (len(only) == 0 || only[id]) {
-			subtrees = append(subtrees, id)
-			states[id] = s
+		if len(look.Only) == 0 || look.Only[id] {
+			subtrees = append(subtrees, owned{id, s})
 		}
 	})
 	if err != nil {
-		return nil, all, err
+		return all, err
 	}
-	var edges []edge.Edge
-	for _, id := range subtrees {
-		s := states[id]
-		edges = append(edges, edge.Edge{Kind: edge.Subtree, Shard: m.cfg.Shard, Subtree: id, Epoch: s.Epoch, Ino: s.Root})
+	if look.NowNS, err = m.timeOf(r, look.NowNS); err != nil {
+		return all, err
+	}
+	if err := m.checkShard(r, look); err != nil {
+		return all, err
+	}
+	for i := range subtrees {
+		s := &subtrees[i]
+		if err := m.checkStay(r, look, s.id, &s.Subtree); err != nil {
+			return all, err
+		}
+		if s.State != schema.Active && s.State != schema.Frozen {
+			continue
+		}
 		c := &checker{
-			view:   view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, locks: locks{bypassed: true}},
-			report: report, sum: &all,
-			dirs: map[base.Ino]*checkedDir{}, links: map[base.Ino]uint32{}, named: map[base.Ino][]base.Ino{}, orphans: map[base.Ino]bool{},
-			locks: map[clientLocks]bool{}, carved: map[base.Ino]bool{}, elsewhere: map[base.Ino]int64{}, listed: map[base.Ino][]base.Ino{},
+			view: view{r: r, id: m.cfg.Shard, hash: m.cfg.Hash, locks: locks{bypassed: true}},
+			look: look, sum: &all, state: &s.Subtree, tops: map[base.Ino]base.Ino{},
 		}
-		c.in(id, &s)
+		c.in(s.id, &s.Subtree)
 		if err := c.run(); err != nil {
-			return nil, all, err
+			return all, err
 		}
-		edges = append(edges, c.edges...)
 	}
-	return edges, all, nil
+	return all, nil
+}
+
+// timeOf returns the later of a time and that of the shard's last entry.
+func (m *Machine) timeOf(r shard.Reader, nowNS int64) (int64, error) {
+	b, found, err := r.Get(schema.ShardKey(m.cfg.Shard))
+	if err != nil || !found {
+		return nowNS, err
+	}
+	s, err := schema.DecodeShardState(b)
+	if err != nil {
+		return 0, err
+	}
+	return max(nowNS, s.TimeNS), nil
 }
 
 // checker checks one subtree.
 type checker struct {
 	view
-	report  func(Finding)
+	look    Look
 	sum     *Summary
-	edges   []edge.Edge
-	dirs    map[base.Ino]*checkedDir
-	links   map[base.Ino]uint32     // dentries that refer to a record
-	named   map[base.Ino][]base.Ino // their directories
-	orphans map[base.Ino]bool       // true: a directory
-	locks   map[clientLocks]bool
+	state   *schema.Subtree
 	counted schema.Counters
-	// carved are directories whose rows are still here, though a carve has handed
-	// them off (E7).
-	carved map[base.Ino]bool
-	// elsewhere is how many of a record's names must be in other subtrees.
-	elsewhere map[base.Ino]int64
-	// listed are the directories of those names by the records' lists, if it has some.
-	listed map[base.Ino][]base.Ino
-	lists  bool
-	copies []*directory // headers of split directories, and husks
+	orphans *inoFilter            // nil: there are none
+	tops    map[base.Ino]base.Ino // of the directories last looked at: see top
+	links   linkNames             // names of de-inlined inodes
+	lists   bool                  // de-inlined inodes have lists of their names
 }
 
+func (c *checker) found(f Finding) { c.look.Found(f) }
+
 func (c *checker) problem(invariant string, ino base.Ino, format string, args ...any) {
-	c.sum.Problems++
-	c.report(Finding{invariant, "inode " + ino.String(), fmt.Sprintf(format, args...)})
+	c.found(Finding{Invariant: invariant, Object: "inode " + ino.String(), Problem: fmt.Sprintf(format, args...)})
+}
+
+// repairable is problem with what mends it.
+func (c *checker) repairable(repair *canopyv1.Repair, invariant string, ino base.Ino, format string, args ...any) {
+	c.found(Finding{Invariant: invariant, Object: "inode " + ino.String(), Problem: fmt.Sprintf(format, args...), Repair: repair})
+}
+
+func (c *checker) edge(e edge.Edge) error {
+	e.Shard, e.Subtree = c.id, c.subtree
+	return c.look.Edge(e)
 }
 
 func (c *checker) run() error {
-	steps := []func() error{
-		c.scanForwards, c.scanOrphans, c.scanHeaders, c.scanDentries, c.checkDirs, c.reportCopies, c.scanRecords, c.checkNames, c.reportRecords, c.checkCounters,
+	if err := c.edge(edge.Edge{Kind: edge.Subtree, Epoch: c.epoch, Ino: c.root}); err != nil {
+		return err
 	}
+	steps := []func() error{c.scanForwards, c.scanOrphans, c.scanTree, c.checkLinks, c.checkCounters, c.checkIntents}
 	if !c.carve.Done && !c.hides { // what a move leaves to be cleaned, or brings, is found by these, too
-		steps = append(steps, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkPolicies, c.checkQuotas)
+		steps = append(steps, c.scanRelocations, c.scanQueues, c.checkLocks, c.checkClients, c.checkPolicies, c.checkQuotas)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -141,102 +196,8 @@ func (c *checker) run() error {
 	return nil
 }
 
-func (c *checker) scanKind(kind schema.Kind, fn func(key, value []byte) error) error {
-	lo, hi := schema.KindRange(c.id, c.subtree, kind)
-	return c.r.Scan(lo, hi, func(key, value []byte) (bool, error) { return true, fn(key, value) })
-}
-
-// belongings is what stands behind an owner's key.
-type belongings struct {
-	names  uint32   // bytes of xattr names
-	locked bool     // there are locks
-	ino    base.Ino // of a file, to find locks again
-}
-
-func belongingsOf(n *schema.Inode) belongings {
-	return belongings{n.XattrNames, n.Locked, n.Ino}
-}
-
-// scanOwners calls fn for the keys of a kind that can own xattrs and locks. fn
-// returns what there must be: it follows its owner.
-func (c *checker) scanOwners(kind schema.Kind, fn func(key, value []byte) (belongings, error)) error {
-	var owner []byte
-	var want, have belongings
-	settle := func() {
-		if want.names != have.names {
-			c.sum.Problems++
-			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("its count of xattr names is %d bytes, the names have %d", want.names, have.names)})
-		}
-		if want.locked != have.locked {
-			c.sum.Problems++
-			c.report(Finding{"3", schema.Format(owner), fmt.Sprintf("locked=%v, but there are locks=%v", want.locked, have.locked)})
-		}
-	}
-	err := c.scanKind(kind, func(key, value []byte) error {
-		if (kind == schema.KindHeader || kind == schema.KindDentry) && c.uncounted(kind, key) {
-			return nil
-		}
-		if name, ok := schema.XattrOf(owner, key); ok {
-			have.names += uint32(len(name)) + 1
-			return nil
-		}
-		if lock, ok := schema.LockOf(owner, key); ok {
-			have.locked = true
-			c.locks[clientLocks{lock.Client, want.ino}] = true
-			return nil
-		}
-		if !schema.IsSelf(key) {
-			c.sum.Problems++
-			c.report(Finding{"3", schema.Format(key), "it belongs to nothing"})
-			return nil
-		}
-		settle()
-		owner, have = bytes.Clone(key), belongings{}
-		var err error
-		want, err = fn(key, value)
-		return err
-	})
-	settle()
-	return err
-}
-
-// clientLocks says that a client has locks in an inode.
-type clientLocks struct {
-	client base.ClientID
-	ino    base.Ino
-}
-
-// checkLocks compares the clients' index with the locks that were found.
-func (c *checker) checkLocks() error {
-	err := c.scanKind(schema.KindLockClient, func(key, _ []byte) error {
-		client, ino, _ := schema.InoOf(key)
-		l := clientLocks{base.ClientID(client), base.Ino(ino)}
-		if !c.locks[l] {
-			c.problem("6", l.ino, "listed as locked by client %v, which has no locks there", l.client)
-		}
-		delete(c.locks, l)
-		return nil
-	})
-	for l := range c.locks {
-		c.problem("6", l.ino, "locks of client %v are not listed: they would outlive its session", l.client)
-	}
-	return err
-}
-
-// checkPolicies holds that each policy is of a directory that is there.
-func (c *checker) checkPolicies() error {
-	return c.scanKind(schema.KindPolicy, func(key, value []byte) error {
-		dir, _, _ := schema.InoOf(key)
-		if c.dirs[base.Ino(dir)] == nil {
-			c.problem("2", base.Ino(dir), "has a layout policy and is no directory")
-		}
-		_, err := schema.DecodePolicy(value)
-		return err
-	})
-}
-
 func (c *checker) scanOrphans() error {
-	return c.scanOwners(schema.KindOrphan, func(key, value []byte) (belongings, error) {
+	return c.eachOwner(schema.KindOrphan, func(key, value []byte) (belongings, error) {
 		o, err := schema.DecodeOrphan(value)
 		if err != nil {
 			return belongings{}, err
@@ -244,150 +205,66 @@ func (c *checker) scanOrphans() error {
 		number, _, _ := schema.InoOf(key)
 		ino := base.Ino(number)
 		c.sum.Orphans++
-		c.orphans[ino] = o.Inode == nil
-		if o.Inode != nil && (o.Inode.Nlink != 0 || o.Inode.Ino != ino) {
-			c.problem("3", ino, "an orphan has number %d and link count %d", o.Inode.Ino, o.Inode.Nlink)
+		if c.orphans == nil {
+			c.orphans = &inoFilter{}
 		}
+		c.orphans.add(ino)
 		if o.Inode == nil {
-			return belongings{}, nil
+			d, err := c.header(ino)
+			if err == nil && (d == nil || !d.Removed && d.isHome()) {
+				c.problem("2", ino, "listed as a removed directory, which it is not")
+			}
+			return belongings{}, err
+		}
+		if o.Inode.Nlink != 0 || o.Inode.Ino != ino {
+			c.problem("3", ino, "an orphan has number %d and link count %d", o.Inode.Ino, o.Inode.Nlink)
 		}
 		return belongingsOf(o.Inode), nil
 	})
 }
 
-func (c *checker) scanRecords() error {
-	err := c.scanOwners(schema.KindInode, func(key, value []byte) (belongings, error) {
-		n, err := schema.DecodeInode(value)
-		if err != nil {
-			return belongings{}, err
-		}
-		c.file(n)
-		if have := c.links[n.Ino]; n.Nlink == 0 || have > n.Nlink {
-			c.problem("3", n.Ino, "its link count is %d, its names are %d", n.Nlink, have)
-		} else if have < n.Nlink {
-			c.elsewhere[n.Ino] = int64(n.Nlink - have)
-		}
-		delete(c.links, n.Ino)
-		return belongingsOf(n), nil
-	})
-	for ino, names := range c.links {
-		c.problem("2", ino, "%d names refer to it, but it has no record", names)
-	}
-	return err
-}
-
-// reportRecords reports the records with names in other subtrees.
-func (c *checker) reportRecords() error {
-	for ino, listed := range c.listed {
-		c.edge(edge.Edge{Kind: edge.Record, Ino: ino, Count: c.elsewhere[ino], Listed: listed, Lists: true})
-		delete(c.elsewhere, ino)
-	}
-	for ino, n := range c.elsewhere {
-		c.edge(edge.Edge{Kind: edge.Record, Ino: ino, Count: n, Lists: c.lists})
-	}
-	return nil
-}
-
-// scanRelocations checks that relocations lead to what they name, if it exists. What
-// was moved takes them along (H1), but not the orphans, which stay (A9): so where
-// directories or names have come, or come back, a relocation can name what has been
-// unlinked before, and is an orphan elsewhere.
-func (c *checker) scanRelocations() error {
-	if alone, err := c.nothingMoved(); err != nil || !alone {
-		return err
-	}
-	type hop struct {
-		ino base.Ino
-		to  *schema.Relocation
-	}
-	var hops []hop
-	err := c.scanKind(schema.KindRelocation, func(key, value []byte) error {
-		r, err := schema.DecodeRelocation(value)
-		number, _, _ := schema.InoOf(key)
-		hops = append(hops, hop{base.Ino(number), r})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, h := range hops {
-		if h.to.Dir == 0 || c.dirs[h.to.Dir] == nil {
-			continue
-		}
-		e, err := c.entryAt(h.to.Dir, h.to.Name)
-		if isElsewhere(err) {
-			continue
-		}
-		if err != nil && err != fserr.Stale {
-			return err
-		}
-		_, orphan := c.orphans[h.ino]
-		if (e.Dentry == nil || e.Ino != h.ino) && !orphan {
-			if _, err := c.record(h.ino); err == fserr.Stale {
-				c.problem("2", h.ino, "its relocation names %q in directory %d, where it is not", h.to.Name, h.to.Dir)
-			} else if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// nothingMoved reports whether the subtree is that of "/", has not come from another
-// shard, and no other one was ever made, or moved, at its shard.
-func (c *checker) nothingMoved() (bool, error) {
-	if c.subtree != base.RootSubtree {
+// isOrphan tells whether an inode is listed as an orphan.
+func (c *checker) isOrphan(ino base.Ino) (bool, error) {
+	if c.orphans == nil || !c.orphans.mayHave(ino) {
 		return false, nil
 	}
-	if _, came, err := c.r.Get(schema.ImportKey(c.id, c.subtree)); err != nil || came {
-		return false, err
-	}
-	b, found, err := c.r.Get(schema.ShardKey(c.id))
-	if err != nil || !found {
-		return false, err
-	}
-	s, err := schema.DecodeShardState(b)
-	return err == nil && s.NextSubtree == 1, err
+	_, found, err := c.r.Get(schema.OrphanKey(c.id, c.subtree, ino))
+	return found, err
 }
 
-// scanQueues checks that what workers must come back to can be found.
-func (c *checker) scanQueues() error {
-	for _, kind := range []schema.Kind{schema.KindCut, schema.KindAppend, schema.KindLocked} {
-		var places []*canopyv1.Place
-		err := c.scanKind(kind, func(key, value []byte) error {
-			p, err := locatorPlace(key, value)
-			places = append(places, p)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for _, p := range places {
-			o, err := c.resolve(p)
-			switch {
-			case isElsewhere(err):
-			case err == fserr.Stale || err == fserr.NotFound:
-				c.problem("6", base.Ino(p.Ino), "it is queued for a worker, but cannot be found")
-			case err != nil:
-				return err
-			case o.moved || o.isDir():
-				c.problem("6", base.Ino(p.Ino), "it is queued for a worker at a place where it is not")
-			case kind == schema.KindCut && len(o.inode.Cuts) == 0, kind == schema.KindAppend && len(o.inode.Reservations) == 0,
-				kind == schema.KindLocked && !o.inode.Locked:
-				c.problem("6", base.Ino(p.Ino), "it is queued for a worker that has nothing to do")
-			}
-		}
-	}
-	return nil
+// inoFilter answers fast for most numbers that it does not have: 1 MB, whatever is
+// added.
+type inoFilter struct{ bits [filterBits / 64]uint64 }
+
+const filterBits = 1 << 23
+
+func (f *inoFilter) slot(ino base.Ino) (word int, bit uint64) {
+	h := uint64(ino) * 0x9e3779b97f4a7c15 >> (64 - 23)
+	return int(h / 64), 1 << (h % 64)
+}
+
+func (f *inoFilter) add(ino base.Ino) {
+	word, bit := f.slot(ino)
+	f.bits[word] |= bit
+}
+
+func (f *inoFilter) mayHave(ino base.Ino) bool {
+	word, bit := f.slot(ino)
+	return f.bits[word]&bit != 0
 }
 
 func (c *checker) checkCounters() error {
 	have, err := countersOf(c.r, c.id, c.subtree)
+	if err != nil || have == c.counted {
+		return err
+	}
+	repair, err := c.recount(have)
 	if err != nil {
 		return err
 	}
-	if have != c.counted {
-		c.problem("3", c.root, "counters of subtree %d say %+v, a recount %+v", c.subtree, have, c.counted)
-	}
+	c.repairable(repair, "3", c.root, "counters of subtree %d say %+v, a recount %+v", c.subtree, have, c.counted)
 	return nil
 }
+
+// stale reports whether err says that something is not where it was looked for.
+func stale(err error) bool { return err == fserr.Stale || err == fserr.NotFound || isElsewhere(err) }

@@ -150,3 +150,103 @@ func TestCheckDuringAMove(t *testing.T) {
 	}
 	s.check()
 }
+
+// What no operation leaves: each is planted in a shard's rows, and found.
+func TestCheckFindsWhatIsLeft(t *testing.T) {
+	txn := schema.TxnID{Shard: 2, Epoch: 1, Number: 9}
+	lockKey := schema.HomeLockKey(1, 1, 1)
+	for _, x := range []struct {
+		what, want string
+		damage     func(s *shards)
+	}{
+		{"a lock that nobody has prepared", "which has prepared nothing", func(s *shards) { s.of[1].put(lockKey, &schema.Intent{Txn: txn}) }},
+		{"a transaction without its locks", "which is not locked for it", func(s *shards) {
+			p := &schema.Prepared{SinceNS: s.now}
+			p.Add(lockKey)
+			s.of[1].put(schema.PreparedKey(1, 1, txn), p)
+		}},
+		{"a transaction that nobody decides", "and nobody decides it", func(s *shards) {
+			s.now += int64(2 * overdue)
+			s.create("/late") // the shard's time
+			p := &schema.Prepared{SinceNS: 1000}
+			p.Add(lockKey)
+			s.of[1].put(schema.PreparedKey(1, 1, txn), p)
+			s.of[1].put(lockKey, &schema.Intent{Txn: txn})
+		}},
+		{"a wrong count of transactions", "says that 3 transactions have prepared something in it, 0 have", func(s *shards) {
+			tree := *s.of[1].m.subtrees[1]
+			tree.Intents = 3
+			s.of[1].put(schema.SubtreeKey(1, 1), &tree.Subtree)
+		}},
+		{"a decision that is not confirmed", "not every shard has confirmed it", func(s *shards) {
+			s.now += int64(2 * overdue)
+			s.create("/late")
+			s.of[1].put(schema.DecisionKey(1, txn), &schema.Decision{TimeNS: 1000})
+		}},
+		{"an import that nobody drives", "takes in subtree 77 from shard 3, which does not move it", func(s *shards) {
+			s.of[2].put(schema.ImportKey(2, 77), &schema.Import{State: schema.ImportRunning, Epoch: 2, From: 3})
+		}},
+		{"a subtree that nobody has", "no shard owns subtree", func(s *shards) {
+			for id, tree := range s.of[2].m.subtrees {
+				gone := tree.Subtree
+				gone.State, gone.ToShard = schema.HandedOff, 3
+				s.of[2].put(schema.SubtreeKey(2, id), &gone)
+			}
+		}},
+		{"relocations to nowhere", "2 relocations of subtree 1 lead to subtree 66, which no shard owns", func(s *shards) {
+			for ino := base.Ino(500); ino < 502; ino++ {
+				s.of[1].put(schema.RelocationKey(1, 1, ino), &schema.Relocation{Subtree: 66, Dir: 1, Name: []byte("n")})
+			}
+		}},
+		{"a lock that is not listed", "they would outlive its session", func(s *shards) {
+			ino := s.linked()
+			s.of[1].row(schema.KindInode, always, func(v []byte) []byte { n, _ := schema.DecodeInode(v); n.Locked = true; return n.Append(nil) })
+			s.of[1].put(schema.LockKey(schema.InodeKey(1, 1, ino), schema.LockOwner{Kind: schema.LockFlock, Client: 0xa1}), &schema.Locks{})
+		}},
+	} {
+		s := newShards(t, 3)
+		sampleTree(s)
+		s.migrate("/a/b", 2, nil)
+		x.damage(s)
+		if got := strings.Join(s.findings(), "\n"); !strings.Contains(got, x.want) {
+			t.Errorf("%s:\n%s\nwant %q", x.what, got, x.want)
+		}
+	}
+}
+
+// Links that are more than are kept at once are checked part by part: each inode in one
+// of them, with all its names.
+func TestLinkNamesInParts(t *testing.T) {
+	const inodes, each, bound = 1000, 3, 200
+	var l linkNames
+	gather := func() {
+		for n := range inodes * each {
+			l.addBounded(base.Ino(n%inodes+1), base.Ino(n), bound)
+		}
+	}
+	gather()
+	seen := map[base.Ino]bool{}
+	for {
+		names := map[base.Ino]int{}
+		for _, n := range l.all {
+			names[n.ino]++
+		}
+		for ino, n := range names {
+			if n != each || seen[ino] {
+				t.Fatalf("inode %v has %d names in part %d; seen before: %v", ino, n, l.part, seen[ino])
+			}
+			seen[ino] = true
+		}
+		if len(l.all) > 2*bound {
+			t.Errorf("%d names are kept in part %d", len(l.all), l.part)
+		}
+		if l.part++; l.part >= l.parts {
+			break
+		}
+		l.all = l.all[:0]
+		gather()
+	}
+	if len(seen) != inodes || l.parts < inodes*each/bound {
+		t.Errorf("%d inodes in %d parts", len(seen), l.parts)
+	}
+}

@@ -4,39 +4,21 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/canopyfs/canopy/internal/base"
-	"github.com/canopyfs/canopy/shard"
 	"github.com/canopyfs/canopy/shard/edge"
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
-// uncounted reports whether a row of a directory is there and does not count: a carve
-// took the directory along, or the name went to another fragment or is about to come.
-func (c *checker) uncounted(kind schema.Kind, key []byte) bool {
-	dir, at, _ := schema.InoOf(key)
-	if c.carved[base.Ino(dir)] {
-		return true
+// reportCopy reports the header of a directory that has, or had, several.
+func (c *checker) reportCopy(d *directory) error {
+	sum, err := c.common(d)
+	if err != nil {
+		return err
 	}
-	if !c.hides || kind != schema.KindDentry {
-		return false
+	top, err := c.top(d.Ino)
+	if err != nil {
+		return err
 	}
-	d := c.dirs[base.Ino(dir)]
-	return d != nil && d.copied != nil && !d.copied.Fragments.Has(c.subtree, shard.HashOf(base.Cookie(at)))
-}
-
-// reportCopies reports the headers of directories that have, or had, several.
-func (c *checker) reportCopies() error {
-	for _, d := range c.copies {
-		if d.Removed && !d.split() && d.isHome() {
-			continue
-		}
-		sum, err := c.common(d)
-		if err != nil {
-			return err
-		}
-		c.edge(edge.Edge{Kind: edge.Copy, Ino: d.Ino, Top: c.top(d.Ino), Fragments: d.Fragments, Sum: sum})
-	}
-	return nil
+	return c.edge(edge.Edge{Kind: edge.Copy, Ino: d.Ino, Top: top, Fragments: d.Fragments, Sum: sum})
 }
 
 // common sums what all headers of a split directory have in common (PROTOCOLS F1).

@@ -2,7 +2,7 @@ package namespace
 
 import (
 	"bytes"
-	"hash/fnv"
+	"math"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard"
@@ -10,144 +10,226 @@ import (
 	"github.com/canopyfs/canopy/shard/schema"
 )
 
-// checkedDir is what Check remembers of a directory.
-type checkedDir struct {
-	parent    base.Ino
-	name      uint64 // sum of the name in its parent
-	entries   uint64 // as the header says, less those found
-	subdirs   uint64
-	displaced uint64
-	appeared  uint64
-	top       base.Ino // the one above all others on the way up, in the subtree; 0: not known yet
-	named     bool     // a dentry that agrees was found
-	removed   bool
-	copied    *directory // its header is one of several, or a husk
-}
+// Headers and dentries are stored in the order of their directories: both are gone
+// through side by side, so that of one directory at a time its names are counted. What
+// leads from one directory to another is looked up.
 
-// stray reports whether the directory's home is in another subtree.
-func (d *checkedDir) stray() bool { return d.copied != nil && !d.copied.isHome() }
-
-// nameSum stands for a name, of which a check has too many to keep.
-func nameSum(name []byte) uint64 {
-	h := fnv.New64a()
-	h.Write(name)
-	return h.Sum64()
-}
-
-func (c *checker) edge(e edge.Edge) {
-	e.Shard, e.Subtree = c.id, c.subtree
-	e.Name = bytes.Clone(e.Name)
-	c.edges = append(c.edges, e)
-}
-
-// scanForwards learns which directories do not count here any more, and where
-// forwards lead.
+// scanForwards counts where forwards lead.
 func (c *checker) scanForwards() error {
 	counts := map[base.SubtreeID]int64{}
-	err := c.scanKind(schema.KindForward, func(key, value []byte) error {
+	err := c.each(schema.KindForward, func(_, value []byte) error {
 		f, err := schema.DecodeForward(value)
 		if err != nil {
 			return err
 		}
-		dir, _, _ := schema.InoOf(key)
-		if f.Into == c.carve.Into {
-			if !c.carve.Done {
-				return nil // it does not count yet
-			}
-			c.carved[base.Ino(dir)] = true
+		if f.Into != c.carve.Into || c.carve.Done { // else it does not count yet
+			counts[f.Into]++
 		}
-		counts[f.Into]++
 		return nil
 	})
 	for into, n := range counts {
-		c.edge(edge.Edge{Kind: edge.Forward, To: into, Count: n})
+		if err == nil {
+			err = c.edge(edge.Edge{Kind: edge.Forward, To: into, Count: n})
+		}
 	}
 	return err
 }
 
-func (c *checker) scanHeaders() error {
-	err := c.scanOwners(schema.KindHeader, func(key, value []byte) (belongings, error) {
-		h, err := schema.DecodeHeader(value)
+// checkedDir is a directory and what was found of its names.
+type checkedDir struct {
+	*directory
+	carved                      bool // its rows do not count any more
+	entries, subdirs, displaced uint64
+}
+
+func (c *checker) scanTree() error {
+	headers, dentries := c.rows(schema.KindHeader), c.rows(schema.KindDentry)
+	of, named := &owners{c: c}, &owners{c: c}
+	root := false
+	for {
+		d, err := c.nextDir(headers, of)
 		if err != nil {
-			return belongings{}, err
+			return err
 		}
-		number, _, _ := schema.InoOf(key)
-		if h.Ino != base.Ino(number) {
-			c.problem("2", base.Ino(number), "its header has the number %d", h.Ino)
+		end := base.Ino(math.MaxUint64)
+		if d != nil {
+			end = d.Ino
+			root = root || end == c.root && !d.carved
 		}
-		d := &checkedDir{
-			parent: h.Parent, name: nameSum(h.Name), entries: h.Entries, subdirs: h.Subdirs, displaced: h.Displaced, appeared: h.Appeared, removed: h.Removed,
+		if err := c.scanNames(dentries, named, d, end); err != nil {
+			return err
 		}
-		c.dirs[base.Ino(number)] = d
-		if x := (&directory{Header: *h, subtree: c.subtree}); x.split() || !x.isHome() {
-			d.copied = x
-			c.copies = append(c.copies, x)
+		if d == nil {
+			of.settle()
+			named.settle()
+			break
 		}
-		if isOrphan := c.orphans[h.Ino]; isOrphan != h.Removed && !d.stray() {
-			c.problem("2", h.Ino, "directory removed=%v, but listed as orphan=%v", h.Removed, isOrphan)
+		if err := c.settleDir(d); err != nil {
+			return err
 		}
-		if !h.Removed && !d.stray() {
-			c.counted.Directories++
-		}
-		return belongings{names: h.XattrNames}, nil
-	})
-	if err == nil && c.dirs[c.root] == nil {
+	}
+	if !root {
 		c.problem("2", c.root, "the subtree's root has no header")
 	}
-	return err
+	return nil
 }
 
-func (c *checker) scanDentries() error {
-	return c.scanOwners(schema.KindDentry, func(key, value []byte) (belongings, error) {
-		e, err := schema.DecodeDentry(value)
+// nextDir reads the next header with all that stands behind the one before; nil: there
+// is none.
+func (c *checker) nextDir(headers *rows, of *owners) (*checkedDir, error) {
+	for {
+		some, err := headers.more()
+		if err != nil || !some {
+			return nil, err
+		}
+		key := headers.key()
+		number, _, _ := schema.InoOf(key)
+		ino := base.Ino(number)
+		if err := c.carvedOut(ino); isElsewhere(err) {
+			headers.at++
+			if schema.IsSelf(key) {
+				of.ignore(key)
+				return &checkedDir{directory: &directory{Header: schema.Header{Ino: ino}}, carved: true}, nil
+			}
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		part, err := of.part(key, headers.value())
 		if err != nil {
-			return belongings{}, err
+			return nil, err
 		}
-		dir, at, _ := schema.InoOf(key)
-		c.dentry(base.Ino(dir), base.Cookie(at), e)
-		if e.Kind != schema.Embedded {
-			return belongings{}, nil
+		if part {
+			headers.at++
+			continue
 		}
-		return belongingsOf(e.Inode), nil
-	})
+		h, err := schema.DecodeHeader(headers.value())
+		if err != nil {
+			return nil, err
+		}
+		if h.Ino != ino {
+			c.problem("2", ino, "its header has the number %d", h.Ino)
+			h.Ino = ino
+		}
+		of.begin(key, belongings{names: h.XattrNames})
+		headers.at++
+		return &checkedDir{directory: &directory{Header: *h, subtree: c.subtree, epoch: c.epoch}}, nil
+	}
 }
 
-func (c *checker) dentry(dir base.Ino, at base.Cookie, e *schema.Dentry) {
-	d := c.dirs[dir]
+// stray reports whether a directory's home is in another subtree.
+func stray(d *directory) bool { return !d.isHome() }
+
+// copied reports whether a header is one of several, or a husk.
+func copied(d *directory) bool { return d.split() || !d.isHome() }
+
+// scanNames goes through the names of directories up to number end; d is the one of
+// that number.
+func (c *checker) scanNames(dentries *rows, named *owners, d *checkedDir, end base.Ino) error {
+	for {
+		some, err := dentries.more()
+		if err != nil || !some {
+			return err
+		}
+		key, value := dentries.key(), dentries.value()
+		number, at, _ := schema.InoOf(key)
+		dir := base.Ino(number)
+		if dir > end {
+			return nil
+		}
+		of := d
+		if dir < end || d == nil {
+			of = nil
+		}
+		ignored, err := c.ignores(of, dir, base.Cookie(at))
+		if err != nil {
+			return err
+		}
+		if ignored {
+			if schema.IsSelf(key) {
+				named.ignore(key)
+			}
+			dentries.at++
+			continue
+		}
+		part, err := named.part(key, value)
+		if err == nil && !part {
+			err = c.scanName(named, of, dir, base.Cookie(at), key, value)
+		}
+		if err != nil {
+			return err
+		}
+		dentries.at++
+	}
+}
+
+// ignores reports whether a name is there and does not count: a carve took the
+// directory along, or the name went to another fragment or is about to come.
+func (c *checker) ignores(d *checkedDir, dir base.Ino, at base.Cookie) (bool, error) {
+	switch {
+	case d != nil && d.carved:
+		return true, nil
+	case d != nil:
+		return c.hides && copied(d.directory) && !d.Fragments.Has(c.subtree, shard.HashOf(at)), nil
+	}
+	err := c.carvedOut(dir)
+	if isElsewhere(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+func (c *checker) scanName(named *owners, d *checkedDir, dir base.Ino, at base.Cookie, key, value []byte) error {
+	e, err := schema.DecodeDentry(value)
+	if err != nil {
+		return err
+	}
+	want := belongings{}
+	if e.Kind == schema.Embedded {
+		want = belongingsOf(e.Inode)
+	}
+	named.begin(key, want)
 	if d == nil {
 		c.problem("2", e.Ino, "name %q is in directory %d, which has no header", e.Name, dir)
-		return
+		return nil
 	}
-	if d.copied != nil && !d.copied.Fragments.Has(c.subtree, shard.HashOf(at)) {
-		c.problem("5", e.Ino, "name %q in directory %d lies in another fragment", e.Name, dir)
+	return c.dentry(d, at, e)
+}
+
+func (c *checker) dentry(d *checkedDir, at base.Cookie, e *schema.Dentry) error {
+	if copied(d.directory) && !d.Fragments.Has(c.subtree, shard.HashOf(at)) {
+		c.problem("5", e.Ino, "name %q in directory %d lies in another fragment", e.Name, d.Ino)
 	}
-	d.entries--
+	d.entries++
 	if c.displaced(e.Name, at) {
-		d.displaced--
+		d.displaced++
 	}
-	if e.Appeared == 0 || e.Appeared > d.appeared {
-		c.problem("5", e.Ino, "name %q appeared at version %d of %d", e.Name, e.Appeared, d.appeared)
+	if e.Appeared == 0 || e.Appeared > d.Appeared {
+		c.problem("5", e.Ino, "name %q appeared at version %d of %d", e.Name, e.Appeared, d.Appeared)
 	}
-	if _, orphan := c.orphans[e.Ino]; orphan {
-		c.problem("2", e.Ino, "an orphan has the name %q in directory %d", e.Name, dir)
+	orphan, err := c.isOrphan(e.Ino)
+	if err != nil {
+		return err
+	}
+	if orphan {
+		c.problem("2", e.Ino, "an orphan has the name %q in directory %d", e.Name, d.Ino)
 	}
 	switch e.Kind {
 	case schema.Directory:
-		d.subdirs--
-		c.child(dir, e)
+		d.subdirs++
+		return c.child(d.Ino, e)
 	case schema.Link:
 		if e.Subtree != c.subtree {
-			c.edge(edge.Edge{Kind: edge.Name, Ino: e.Ino, Dir: dir, To: e.Subtree})
-			break
+			return c.edge(edge.Edge{Kind: edge.Name, Ino: e.Ino, Dir: d.Ino, To: e.Subtree})
 		}
-		c.links[e.Ino]++
-		c.named[e.Ino] = append(c.named[e.Ino], dir)
+		c.links.add(e.Ino, d.Ino)
 	case schema.Embedded:
 		c.file(e.Inode)
 		if e.Inode.Nlink != 1 {
 			c.problem("3", e.Ino, "embedded in one dentry, but its link count is %d", e.Inode.Nlink)
 		}
 	}
+	return nil
 }
 
 func (c *checker) file(n *schema.Inode) {
@@ -162,94 +244,162 @@ func (c *checker) file(n *schema.Inode) {
 	}
 }
 
-// child checks that a directory's header agrees with its dentry, if it is here.
-func (c *checker) child(dir base.Ino, e *schema.Dentry) {
-	h := c.dirs[e.Ino]
-	if h == nil {
-		c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Name: e.Name, Border: c.hash(e.Name).Border()})
-		return
+// header returns the header that counts of a directory here, nil if there is none.
+func (c *checker) header(ino base.Ino) (*directory, error) {
+	if err := c.carvedOut(ino); err != nil {
+		if isElsewhere(err) {
+			return nil, nil
+		}
+		return nil, err
 	}
-	switch {
-	case h.stray():
-		c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Name: e.Name, Border: c.hash(e.Name).Border()})
-		return
-	case e.Ino == c.root || h.parent != dir || h.name != nameSum(e.Name):
-		c.problem("2", e.Ino, "named %q in directory %d, but its header says a name in %d, or another one", e.Name, dir, h.parent)
-	case h.named:
-		c.problem("2", e.Ino, "a directory with two names in directory %d", dir)
+	b, found, err := c.r.Get(schema.HeaderKey(c.id, c.subtree, ino))
+	if err != nil || !found {
+		return nil, err
 	}
-	h.named = true
+	h, err := schema.DecodeHeader(b)
+	if err != nil {
+		return nil, err
+	}
+	h.Ino = ino
+	return &directory{Header: *h, subtree: c.subtree, epoch: c.epoch}, nil
 }
 
-func (c *checker) checkDirs() error {
-	for ino, d := range c.dirs {
-		if d.entries != 0 {
-			c.problem("3", ino, "its count of names is %d more than its names", int64(d.entries))
-		}
-		if d.subdirs != 0 {
-			c.problem("3", ino, "its count of subdirectories is %d more than there are", int64(d.subdirs))
-		}
-		if d.displaced != 0 {
-			c.problem("5", ino, "its count of displaced names is %d more than there are", int64(d.displaced))
-		}
-		if d.removed {
-			continue
-		}
-		if c.top(ino) == 0 {
-			c.problem("2", ino, "not below the root: its ancestors make a cycle or end in nothing")
-		}
-		if d.named || d.stray() || ino == c.root && d.parent == ino { // as "/", which has no name
-			continue
-		}
-		if err := c.up(ino); err != nil {
+// child checks that a directory's header agrees with its dentry, if it is here.
+func (c *checker) child(dir base.Ino, e *schema.Dentry) error {
+	h, err := c.header(e.Ino)
+	if err != nil {
+		return err
+	}
+	if h == nil || stray(h) {
+		top, err := c.top(dir)
+		if err != nil {
 			return err
 		}
+		return c.edge(edge.Edge{Kind: edge.Down, Ino: e.Ino, Dir: dir, To: e.Subtree, Top: top, Name: e.Name, Border: c.hash(e.Name).Border()})
 	}
-	for i := range c.edges {
-		if e := &c.edges[i]; e.Kind == edge.Down {
-			e.Top = c.top(e.Dir)
-		}
+	if e.Ino != c.root && h.Parent == dir && bytes.Equal(h.Name, e.Name) {
+		return nil
 	}
+	if other, err := c.hasName(h); err != nil || other {
+		c.problem("2", e.Ino, "a directory with two names: %q in directory %d and %q in directory %d", h.Name, h.Parent, e.Name, dir)
+		return err
+	}
+	c.repairable(c.reparent(h, dir, e.Name), "2", e.Ino, "named %q in directory %d, but its header says a name in %d, or another one", e.Name, dir, h.Parent)
 	return nil
 }
 
-// up reports a directory that no name in the subtree leads to.
-func (c *checker) up(ino base.Ino) error {
-	b, found, err := c.r.Get(schema.HeaderKey(c.id, c.subtree, ino))
-	if err != nil || !found {
+// hasName reports whether the name that a directory's header says is in the subtree and
+// leads to it.
+func (c *checker) hasName(d *directory) (bool, error) {
+	parent, err := c.header(d.Parent)
+	if err != nil || parent == nil {
+		return false, err
+	}
+	s, err := c.find(parent, d.Name)
+	if stale(err) {
+		return false, nil
+	}
+	return err == nil && s.found() && s.Kind == schema.Directory && s.Ino == d.Ino, err
+}
+
+// settleDir compares what a directory's header says with what was found of its names,
+// and looks at its own place.
+func (c *checker) settleDir(d *checkedDir) error {
+	if d.carved {
+		return nil
+	}
+	c.compareCounts(d)
+	orphan, err := c.isOrphan(d.Ino)
+	if err != nil {
 		return err
 	}
-	h, err := schema.DecodeHeader(b)
-	if err == nil {
-		c.edge(edge.Edge{Kind: edge.Up, Ino: ino, Dir: h.Parent, To: h.ParentSubtree, Name: h.Name, Border: c.hash(h.Name).Border()})
+	if orphan != d.Removed && !stray(d.directory) {
+		c.problem("2", d.Ino, "directory removed=%v, but listed as orphan=%v", d.Removed, orphan)
 	}
-	return err
+	if copied(d.directory) && !(d.Removed && !d.split() && d.isHome()) {
+		if err := c.reportCopy(d.directory); err != nil {
+			return err
+		}
+	}
+	if d.Removed {
+		return nil
+	}
+	if !stray(d.directory) {
+		c.counted.Directories++
+	}
+	top, err := c.top(d.Ino)
+	if err != nil {
+		return err
+	}
+	if top == 0 {
+		c.problem("2", d.Ino, "not below the root: its ancestors make a cycle or end in nothing")
+	}
+	if stray(d.directory) || d.Ino == c.root && d.Parent == d.Ino { // as "/", which has no name
+		return nil
+	}
+	if here, err := c.hasName(d.directory); err != nil || here {
+		return err
+	}
+	return c.edge(edge.Edge{Kind: edge.Up, Ino: d.Ino, Dir: d.Parent, To: d.ParentSubtree, Name: d.Name, Border: c.hash(d.Name).Border(), Epoch: c.epoch, Version: d.Version})
 }
+
+func (c *checker) compareCounts(d *checkedDir) {
+	if d.Entries == d.entries && d.Subdirs == d.subdirs && d.Displaced == d.displaced {
+		return
+	}
+	repair := c.recountDir(d)
+	if d.Entries != d.entries {
+		c.repairable(repair, "3", d.Ino, "its count of names is %d more than its names", int64(d.Entries-d.entries))
+	}
+	if d.Subdirs != d.subdirs {
+		c.repairable(repair, "3", d.Ino, "its count of subdirectories is %d more than there are", int64(d.Subdirs-d.subdirs))
+	}
+	if d.Displaced != d.displaced {
+		c.repairable(repair, "5", d.Ino, "its count of displaced names is %d more than there are", int64(d.Displaced-d.displaced))
+	}
+}
+
+// maxTops bounds the directories of which a check remembers the top.
+const maxTops = 1 << 17
 
 // top walks up from ino to the subtree's root, or to a directory whose name is in
 // another subtree, and remembers the way. 0: the way is a circle, or ends in nothing.
-func (c *checker) top(ino base.Ino) base.Ino {
-	var way []*checkedDir
+func (c *checker) top(ino base.Ino) (base.Ino, error) {
+	var way []base.Ino
+	var err error
 	found := base.Ino(0)
-	for at := ino; len(way) <= len(c.dirs); {
-		d := c.dirs[at]
-		if d == nil {
+	mark, turn := base.Ino(0), 1 // Brent: who comes to the mark again goes in a circle
+	for at := ino; at != mark; {
+		if top, known := c.tops[at]; known {
+			found = top
 			break
 		}
-		if d.top != 0 {
-			found = d.top
+		var d *directory
+		if d, err = c.header(at); d == nil {
 			break
 		}
-		if at == c.root || !d.named {
+		way = append(way, at)
+		here := at != c.root && !stray(d)
+		if here {
+			here, err = c.hasName(d)
+		}
+		if err != nil || !here {
 			found = at
-			d.top = at
 			break
 		}
-		way = append(way, d)
-		at = d.parent
+		if len(way) == turn {
+			mark, turn = at, 2*turn
+		}
+		at = d.Parent
 	}
-	for _, d := range way {
-		d.top = found
+	if err != nil {
+		return 0, err
 	}
-	return found
+	if len(c.tops)+len(way) > maxTops {
+		clear(c.tops)
+	}
+	for _, at := range way[:min(len(way), maxTops)] {
+		c.tops[at] = found
+	}
+	return found, nil
 }

@@ -46,6 +46,8 @@ func (b *batch) runOwn(c *canopyv1.Command) (*canopyv1.Result, error) {
 		return b.abort(own.TxnAbort)
 	case *canopyv1.Command_TxnForget:
 		return b.forget(own.TxnForget)
+	case *canopyv1.Command_Repair:
+		return b.mend(own.Repair)
 	case *canopyv1.Command_Checksum:
 		return &canopyv1.Result{}, nil // raftgroup makes it
 	}

@@ -19,6 +19,7 @@
 //	  20 import     subtree             Import: a subtree that comes, or came (E1)
 //	  21 join       subtree             Import: names that come from it to others that are here
 //	  28 decision   txn                 Decision: to be committed in other shards (D1, D4)
+//	  40 mended     subtree             Mended: how often its counters were repaired
 //	  f0 applied, f1 lease              replica.go
 //	any other subtree:
 //	  01 subtree state                  Subtree: epoch, state, root
@@ -63,4 +64,5 @@ package schema
 //   - 4: forwards of carved directories; moves and imports of subtrees; transactions
 //     over them.
 //   - 5: directories that are split over subtrees, and moves of ranges of names.
-const FormatVersion = 5
+//   - 6: repairs.
+const FormatVersion = 6

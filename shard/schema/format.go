@@ -19,7 +19,7 @@ var kindNames = map[Kind]string{
 }
 
 var shardKindNames = map[Kind]string{
-	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindJoin: "join", KindGone: "gone", KindDecision: "decision",
+	KindShard: "shard", KindSession: "session", KindEnded: "ended", KindImport: "import", KindJoin: "join", KindGone: "gone", KindMended: "mended", KindDecision: "decision",
 	Kind(kindApplied): "applied", Kind(kindLease): "lease",
 }
 
@@ -64,7 +64,7 @@ func formatRest(ofShard bool, kind Kind, rest []byte) string {
 		return " " + t.String()
 	}
 	switch {
-	case ofShard && (kind == KindImport || kind == KindJoin || kind == KindGone):
+	case ofShard && (kind == KindImport || kind == KindJoin || kind == KindGone || kind == KindMended):
 		return fmt.Sprintf(" %d%s", n, formatTail(tail))
 	case kind == KindIntent && len(tail) >= 8:
 		return fmt.Sprintf(" dir=%d at=%x %q", n, binary.BigEndian.Uint64(tail), tail[8:])
@@ -217,6 +217,8 @@ func decodeOfShard(kind Kind, value []byte) (any, error) {
 		return DecodeEnded(value)
 	case KindGone:
 		return DecodeEmpty(value)
+	case KindMended:
+		return DecodeMended(value)
 	case KindImport, KindJoin:
 		return DecodeImport(value)
 	case KindDecision:

@@ -261,3 +261,21 @@ func XattrOf(owner, key []byte) (name []byte, ok bool) {
 	}
 	return key[n:], true
 }
+
+// OwnerOf returns the key of PartSelf of what key is a part of, nil if it is no part.
+func OwnerOf(key []byte) []byte {
+	n := prefixBytes + 9
+	switch KindOf(key) {
+	case KindDentry:
+		n += 8
+	case KindHeader, KindInode, KindOrphan:
+	default:
+		return nil
+	}
+	if len(key) < n || key[n-1] == PartSelf {
+		return nil
+	}
+	owner := bytes.Clone(key[:n])
+	owner[n-1] = PartSelf
+	return owner
+}

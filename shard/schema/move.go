@@ -15,6 +15,7 @@ const (
 	KindImport Kind = 0x20
 	KindJoin   Kind = 0x21
 	KindGone   Kind = 0x22
+	KindMended Kind = 0x40
 )
 
 // MovePhase is how far a move is. The numbers are those of the API.
@@ -209,6 +210,24 @@ func JoinKey(shard base.ShardID, from base.SubtreeID) []byte {
 // stays taken (PROTOCOLS A7).
 func GoneKey(shard base.ShardID, subtree base.SubtreeID) []byte {
 	return key1(shard, base.ShardMeta, KindGone, uint64(subtree))
+}
+
+// Mended counts the repairs of a subtree's counters, so that none is made twice.
+type Mended struct{ Times uint64 }
+
+// Append appends the encoding to dst.
+func (m *Mended) Append(dst []byte) []byte { return putU64(append(dst, valueVersion), m.Times) }
+
+// DecodeMended reads what Mended.Append wrote.
+func DecodeMended(b []byte) (*Mended, error) {
+	d := decode(b)
+	m := &Mended{d.u64()}
+	return m, d.done("count of repairs")
+}
+
+// MendedKey is the key of a subtree's Mended. It stays at the shard.
+func MendedKey(shard base.ShardID, subtree base.SubtreeID) []byte {
+	return key1(shard, base.ShardMeta, KindMended, uint64(subtree))
 }
 
 // KindOf returns the kind of key, 0 if it is too short to have one.

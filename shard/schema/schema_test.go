@@ -65,6 +65,7 @@ func samples() []sample {
 		{"import", ImportKey(1, 1), &Import{ImportRunning, true, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}, shard.Range{}, false, 0, DirCounts{}, nil}, decoderOf(DecodeImport)},
 		{"join", JoinKey(1, 2), &Import{ImportRunning, false, 2, 5, 3, 1<<44 | 2, 77, Counters{1, 2, 3}, shard.Range{Lo: 1 << 27, Hi: 1 << 28}, true, 1, DirCounts{4, 5, 6}, []byte{7}}, decoderOf(DecodeImport)},
 		{"gone", GoneKey(1, 7), &Empty{}, decoderOf(DecodeEmpty)},
+		{"mended", MendedKey(1, 7), &Mended{2}, decoderOf(DecodeMended)},
 		{"decision", DecisionKey(1, TxnID{1, 5, 7}), &Decision{99, []Share{{2, 1, []byte("c")}}}, decoderOf(DecodeDecision)},
 		{"subtree", SubtreeKey(1, 1), &Subtree{3, HandedOff, 1, 2, 0, Carve{}, 0, 0, 0}, decoderOf(DecodeSubtree)},
 		{"subtree with quotas", SubtreeKey(1, 1), &Subtree{3, Active, 1, 0, 2, Carve{}, 0, 0, 0}, decoderOf(DecodeSubtree)},
@@ -160,7 +161,7 @@ func TestKeyOrder(t *testing.T) {
 		}
 	}
 	lo, hi = SubtreeRange(1, 1)
-	for _, s := range samples()[7:] {
+	for _, s := range samples()[8:] {
 		if bytes.Compare(s.key, lo) < 0 || bytes.Compare(s.key, hi) >= 0 {
 			t.Errorf("%s lies outside its subtree", s.name)
 		}

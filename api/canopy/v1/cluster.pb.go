@@ -1616,7 +1616,9 @@ type FsckRequest struct {
 	// edges: what leads over the borders of subtrees is sent too, to be compared by who
 	// has that of all shards. Without it the shard compares what it can see.
 	Edges         bool     `protobuf:"varint,160,opt,name=edges,proto3" json:"edges,omitempty"`
-	Subtrees      []uint64 `protobuf:"varint,161,rep,packed,name=subtrees,proto3" json:"subtrees,omitempty"` // only these; none: all
+	Subtrees      []uint64 `protobuf:"varint,161,rep,packed,name=subtrees,proto3" json:"subtrees,omitempty"`                           // only these; none: all
+	RowsPerSecond uint64   `protobuf:"varint,210,opt,name=rows_per_second,json=rowsPerSecond,proto3" json:"rows_per_second,omitempty"` // 0: as fast as it goes
+	Progress      bool     `protobuf:"varint,211,opt,name=progress,proto3" json:"progress,omitempty"`                                  // tell how far it is, each second or so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1672,6 +1674,20 @@ func (x *FsckRequest) GetSubtrees() []uint64 {
 	return nil
 }
 
+func (x *FsckRequest) GetRowsPerSecond() uint64 {
+	if x != nil {
+		return x.RowsPerSecond
+	}
+	return 0
+}
+
+func (x *FsckRequest) GetProgress() bool {
+	if x != nil {
+		return x.Progress
+	}
+	return false
+}
+
 type FsckFinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Invariant     string                 `protobuf:"bytes,1,opt,name=invariant,proto3" json:"invariant,omitempty"` // number in DESIGN section 10
@@ -1684,7 +1700,9 @@ type FsckFinding struct {
 	Bytes         uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Problems      uint64                 `protobuf:"varint,9,opt,name=problems,proto3" json:"problems,omitempty"`
 	Error         uint32                 `protobuf:"varint,10,opt,name=error,proto3" json:"error,omitempty"`
-	Edge          *FsckEdge              `protobuf:"bytes,160,opt,name=edge,proto3" json:"edge,omitempty"` // in place of a finding
+	Edge          *FsckEdge              `protobuf:"bytes,160,opt,name=edge,proto3" json:"edge,omitempty"`     // in place of a finding
+	Repair        *Repair                `protobuf:"bytes,210,opt,name=repair,proto3" json:"repair,omitempty"` // what mends it; none: nothing does without a guess
+	Rows          uint64                 `protobuf:"varint,211,opt,name=rows,proto3" json:"rows,omitempty"`    // in place of a finding: rows read so far; in the summary all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1796,6 +1814,20 @@ func (x *FsckFinding) GetEdge() *FsckEdge {
 	return nil
 }
 
+func (x *FsckFinding) GetRepair() *Repair {
+	if x != nil {
+		return x.Repair
+	}
+	return nil
+}
+
+func (x *FsckFinding) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 // FsckEdge is what shard/edge has to compare: see Edge there.
 type FsckEdge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1813,6 +1845,9 @@ type FsckEdge struct {
 	Fragments     []*Fragment            `protobuf:"bytes,160,rep,name=fragments,proto3" json:"fragments,omitempty"`
 	Sum           uint64                 `protobuf:"fixed64,161,opt,name=sum,proto3" json:"sum,omitempty"`
 	Border        uint32                 `protobuf:"varint,162,opt,name=border,proto3" json:"border,omitempty"`
+	Peer          uint64                 `protobuf:"varint,210,opt,name=peer,proto3" json:"peer,omitempty"`
+	Version       uint64                 `protobuf:"varint,211,opt,name=version,proto3" json:"version,omitempty"`
+	Links         uint32                 `protobuf:"varint,212,opt,name=links,proto3" json:"links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1945,6 +1980,183 @@ func (x *FsckEdge) GetBorder() uint32 {
 	return 0
 }
 
+func (x *FsckEdge) GetPeer() uint64 {
+	if x != nil {
+		return x.Peer
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *FsckEdge) GetLinks() uint32 {
+	if x != nil {
+		return x.Links
+	}
+	return 0
+}
+
+type RepairRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Repairs       []*Repair              `protobuf:"bytes,2,rep,name=repairs,proto3" json:"repairs,omitempty"` // at most 1,000
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`           // who asks, for the log
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairRequest) Reset() {
+	*x = RepairRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairRequest) ProtoMessage() {}
+
+func (x *RepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairRequest.ProtoReflect.Descriptor instead.
+func (*RepairRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RepairRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *RepairRequest) GetRepairs() []*Repair {
+	if x != nil {
+		return x.Repairs
+	}
+	return nil
+}
+
+func (x *RepairRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type RepairResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Outcomes      []*RepairOutcome       `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"` // one for each repair
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairResponse) Reset() {
+	*x = RepairResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairResponse) ProtoMessage() {}
+
+func (x *RepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairResponse.ProtoReflect.Descriptor instead.
+func (*RepairResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RepairResponse) GetOutcomes() []*RepairOutcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+type RepairOutcome struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repaired      bool                   `protobuf:"varint,1,opt,name=repaired,proto3" json:"repaired,omitempty"`
+	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"` // why not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairOutcome) Reset() {
+	*x = RepairOutcome{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairOutcome) ProtoMessage() {}
+
+func (x *RepairOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairOutcome.ProtoReflect.Descriptor instead.
+func (*RepairOutcome) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RepairOutcome) GetRepaired() bool {
+	if x != nil {
+		return x.Repaired
+	}
+	return false
+}
+
+func (x *RepairOutcome) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stop          bool                   `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`
@@ -1954,7 +2166,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2178,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[23]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2191,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainRequest) GetStop() bool {
@@ -1997,7 +2209,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2221,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[24]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2234,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 type ResumeRequest struct {
@@ -2033,7 +2245,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2257,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[25]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2270,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 type ResumeResponse struct {
@@ -2069,7 +2281,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2293,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[26]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2306,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 type CreateShardRequest struct {
@@ -2107,7 +2319,7 @@ type CreateShardRequest struct {
 
 func (x *CreateShardRequest) Reset() {
 	*x = CreateShardRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2331,7 @@ func (x *CreateShardRequest) String() string {
 func (*CreateShardRequest) ProtoMessage() {}
 
 func (x *CreateShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[27]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2344,7 @@ func (x *CreateShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateShardRequest.ProtoReflect.Descriptor instead.
 func (*CreateShardRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateShardRequest) GetReplicas() uint32 {
@@ -2158,7 +2370,7 @@ type CreateShardResponse struct {
 
 func (x *CreateShardResponse) Reset() {
 	*x = CreateShardResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2382,7 @@ func (x *CreateShardResponse) String() string {
 func (*CreateShardResponse) ProtoMessage() {}
 
 func (x *CreateShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[28]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2395,7 @@ func (x *CreateShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateShardResponse.ProtoReflect.Descriptor instead.
 func (*CreateShardResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CreateShardResponse) GetInfo() *ShardInfo {
@@ -2208,7 +2420,7 @@ type ChangeReplicasRequest struct {
 
 func (x *ChangeReplicasRequest) Reset() {
 	*x = ChangeReplicasRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2432,7 @@ func (x *ChangeReplicasRequest) String() string {
 func (*ChangeReplicasRequest) ProtoMessage() {}
 
 func (x *ChangeReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[29]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2445,7 @@ func (x *ChangeReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ChangeReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{29}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ChangeReplicasRequest) GetShard() uint64 {
@@ -2294,7 +2506,7 @@ type ChangeReplicasResponse struct {
 
 func (x *ChangeReplicasResponse) Reset() {
 	*x = ChangeReplicasResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2518,7 @@ func (x *ChangeReplicasResponse) String() string {
 func (*ChangeReplicasResponse) ProtoMessage() {}
 
 func (x *ChangeReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2531,7 @@ func (x *ChangeReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ChangeReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ChangeReplicasResponse) GetInfo() *ShardInfo {
@@ -2338,7 +2550,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2562,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2575,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint64 {
@@ -2381,7 +2593,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2605,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2618,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 type GrantInspectionRequest struct {
@@ -2417,7 +2629,7 @@ type GrantInspectionRequest struct {
 
 func (x *GrantInspectionRequest) Reset() {
 	*x = GrantInspectionRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2641,7 @@ func (x *GrantInspectionRequest) String() string {
 func (*GrantInspectionRequest) ProtoMessage() {}
 
 func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2654,7 @@ func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionRequest.ProtoReflect.Descriptor instead.
 func (*GrantInspectionRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 type GrantInspectionResponse struct {
@@ -2454,7 +2666,7 @@ type GrantInspectionResponse struct {
 
 func (x *GrantInspectionResponse) Reset() {
 	*x = GrantInspectionResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2678,7 @@ func (x *GrantInspectionResponse) String() string {
 func (*GrantInspectionResponse) ProtoMessage() {}
 
 func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2691,7 @@ func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionResponse.ProtoReflect.Descriptor instead.
 func (*GrantInspectionResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GrantInspectionResponse) GetCapability() []byte {
@@ -2629,11 +2841,13 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\rlast_heard_ms\x18\a \x01(\x04R\vlastHeardMs\x12\x1d\n" +
 	"\n" +
 	"open_files\x18\b \x01(\x04R\topenFiles\x12\x14\n" +
-	"\x05floor\x18\t \x01(\x04R\x05floor\"c\n" +
+	"\x05floor\x18\t \x01(\x04R\x05floor\"\xa9\x01\n" +
 	"\vFsckRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x15\n" +
 	"\x05edges\x18\xa0\x01 \x01(\bR\x05edges\x12\x1b\n" +
-	"\bsubtrees\x18\xa1\x01 \x03(\x04R\bsubtreesJ\x04\b\x02\x10\x03R\x04data\"\xbb\x02\n" +
+	"\bsubtrees\x18\xa1\x01 \x03(\x04R\bsubtrees\x12'\n" +
+	"\x0frows_per_second\x18\xd2\x01 \x01(\x04R\rrowsPerSecond\x12\x1b\n" +
+	"\bprogress\x18\xd3\x01 \x01(\bR\bprogressJ\x04\b\x02\x10\x03R\x04data\"\xfc\x02\n" +
 	"\vFsckFinding\x12\x1c\n" +
 	"\tinvariant\x18\x01 \x01(\tR\tinvariant\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -2646,7 +2860,9 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\bproblems\x18\t \x01(\x04R\bproblems\x12\x14\n" +
 	"\x05error\x18\n" +
 	" \x01(\rR\x05error\x12(\n" +
-	"\x04edge\x18\xa0\x01 \x01(\v2\x13.canopy.v1.FsckEdgeR\x04edge\"\xcc\x02\n" +
+	"\x04edge\x18\xa0\x01 \x01(\v2\x13.canopy.v1.FsckEdgeR\x04edge\x12*\n" +
+	"\x06repair\x18\xd2\x01 \x01(\v2\x11.canopy.v1.RepairR\x06repair\x12\x13\n" +
+	"\x04rows\x18\xd3\x01 \x01(\x04R\x04rows\"\x93\x03\n" +
 	"\bFsckEdge\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x18\n" +
 	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
@@ -2662,7 +2878,19 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x05lists\x18\v \x01(\bR\x05lists\x122\n" +
 	"\tfragments\x18\xa0\x01 \x03(\v2\x13.canopy.v1.FragmentR\tfragments\x12\x11\n" +
 	"\x03sum\x18\xa1\x01 \x01(\x06R\x03sum\x12\x17\n" +
-	"\x06border\x18\xa2\x01 \x01(\rR\x06border\"\"\n" +
+	"\x06border\x18\xa2\x01 \x01(\rR\x06border\x12\x13\n" +
+	"\x04peer\x18\xd2\x01 \x01(\x04R\x04peer\x12\x19\n" +
+	"\aversion\x18\xd3\x01 \x01(\x04R\aversion\x12\x15\n" +
+	"\x05links\x18\xd4\x01 \x01(\rR\x05links\"b\n" +
+	"\rRepairRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12+\n" +
+	"\arepairs\x18\x02 \x03(\v2\x11.canopy.v1.RepairR\arepairs\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"F\n" +
+	"\x0eRepairResponse\x124\n" +
+	"\boutcomes\x18\x01 \x03(\v2\x18.canopy.v1.RepairOutcomeR\boutcomes\"C\n" +
+	"\rRepairOutcome\x12\x1a\n" +
+	"\brepaired\x18\x01 \x01(\bR\brepaired\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"\"\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
 	"\rDrainResponse\"\x0f\n" +
@@ -2693,13 +2921,14 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"capability2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xfd\x06\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xbc\a\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
 	"\x0fReplicaChecksum\x12!.canopy.v1.ReplicaChecksumRequest\x1a\".canopy.v1.ReplicaChecksumResponse\x12O\n" +
 	"\fListSessions\x12\x1e.canopy.v1.ListSessionsRequest\x1a\x1f.canopy.v1.ListSessionsResponse\x128\n" +
-	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12:\n" +
+	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12=\n" +
+	"\x06Repair\x12\x18.canopy.v1.RepairRequest\x1a\x19.canopy.v1.RepairResponse\x12:\n" +
 	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponse\x12=\n" +
 	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12L\n" +
 	"\vCreateShard\x12\x1d.canopy.v1.CreateShardRequest\x1a\x1e.canopy.v1.CreateShardResponse\x12U\n" +
@@ -2721,7 +2950,7 @@ func file_api_canopy_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_cluster_proto_rawDescData
 }
 
-var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*WatchMapRequest)(nil),         // 0: canopy.v1.WatchMapRequest
 	(*PlacementMap)(nil),            // 1: canopy.v1.PlacementMap
@@ -2746,21 +2975,25 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*FsckRequest)(nil),             // 20: canopy.v1.FsckRequest
 	(*FsckFinding)(nil),             // 21: canopy.v1.FsckFinding
 	(*FsckEdge)(nil),                // 22: canopy.v1.FsckEdge
-	(*DrainRequest)(nil),            // 23: canopy.v1.DrainRequest
-	(*DrainResponse)(nil),           // 24: canopy.v1.DrainResponse
-	(*ResumeRequest)(nil),           // 25: canopy.v1.ResumeRequest
-	(*ResumeResponse)(nil),          // 26: canopy.v1.ResumeResponse
-	(*CreateShardRequest)(nil),      // 27: canopy.v1.CreateShardRequest
-	(*CreateShardResponse)(nil),     // 28: canopy.v1.CreateShardResponse
-	(*ChangeReplicasRequest)(nil),   // 29: canopy.v1.ChangeReplicasRequest
-	(*ChangeReplicasResponse)(nil),  // 30: canopy.v1.ChangeReplicasResponse
-	(*RemoveNodeRequest)(nil),       // 31: canopy.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),      // 32: canopy.v1.RemoveNodeResponse
-	(*GrantInspectionRequest)(nil),  // 33: canopy.v1.GrantInspectionRequest
-	(*GrantInspectionResponse)(nil), // 34: canopy.v1.GrantInspectionResponse
-	(*Fragment)(nil),                // 35: canopy.v1.Fragment
-	(*HeatRequest)(nil),             // 36: canopy.v1.HeatRequest
-	(*HeatResponse)(nil),            // 37: canopy.v1.HeatResponse
+	(*RepairRequest)(nil),           // 23: canopy.v1.RepairRequest
+	(*RepairResponse)(nil),          // 24: canopy.v1.RepairResponse
+	(*RepairOutcome)(nil),           // 25: canopy.v1.RepairOutcome
+	(*DrainRequest)(nil),            // 26: canopy.v1.DrainRequest
+	(*DrainResponse)(nil),           // 27: canopy.v1.DrainResponse
+	(*ResumeRequest)(nil),           // 28: canopy.v1.ResumeRequest
+	(*ResumeResponse)(nil),          // 29: canopy.v1.ResumeResponse
+	(*CreateShardRequest)(nil),      // 30: canopy.v1.CreateShardRequest
+	(*CreateShardResponse)(nil),     // 31: canopy.v1.CreateShardResponse
+	(*ChangeReplicasRequest)(nil),   // 32: canopy.v1.ChangeReplicasRequest
+	(*ChangeReplicasResponse)(nil),  // 33: canopy.v1.ChangeReplicasResponse
+	(*RemoveNodeRequest)(nil),       // 34: canopy.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),      // 35: canopy.v1.RemoveNodeResponse
+	(*GrantInspectionRequest)(nil),  // 36: canopy.v1.GrantInspectionRequest
+	(*GrantInspectionResponse)(nil), // 37: canopy.v1.GrantInspectionResponse
+	(*Fragment)(nil),                // 38: canopy.v1.Fragment
+	(*Repair)(nil),                  // 39: canopy.v1.Repair
+	(*HeatRequest)(nil),             // 40: canopy.v1.HeatRequest
+	(*HeatResponse)(nil),            // 41: canopy.v1.HeatResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -2771,45 +3004,50 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	4,  // 5: canopy.v1.ShardInfo.initial:type_name -> canopy.v1.ReplicaInfo
 	11, // 6: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
 	12, // 7: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
-	35, // 8: canopy.v1.SubtreeStatus.fragments:type_name -> canopy.v1.Fragment
+	38, // 8: canopy.v1.SubtreeStatus.fragments:type_name -> canopy.v1.Fragment
 	19, // 9: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
 	22, // 10: canopy.v1.FsckFinding.edge:type_name -> canopy.v1.FsckEdge
-	35, // 11: canopy.v1.FsckEdge.fragments:type_name -> canopy.v1.Fragment
-	3,  // 12: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
-	3,  // 13: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
-	0,  // 14: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
-	7,  // 15: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
-	9,  // 16: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
-	13, // 17: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
-	15, // 18: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
-	17, // 19: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
-	20, // 20: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
-	23, // 21: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
-	25, // 22: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
-	27, // 23: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
-	29, // 24: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
-	31, // 25: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
-	33, // 26: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
-	36, // 27: canopy.v1.Admin.Heat:input_type -> canopy.v1.HeatRequest
-	1,  // 28: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 29: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 30: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 31: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 32: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 33: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 34: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	24, // 35: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	26, // 36: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	28, // 37: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
-	30, // 38: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
-	32, // 39: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
-	34, // 40: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
-	37, // 41: canopy.v1.Admin.Heat:output_type -> canopy.v1.HeatResponse
-	28, // [28:42] is the sub-list for method output_type
-	14, // [14:28] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	39, // 11: canopy.v1.FsckFinding.repair:type_name -> canopy.v1.Repair
+	38, // 12: canopy.v1.FsckEdge.fragments:type_name -> canopy.v1.Fragment
+	39, // 13: canopy.v1.RepairRequest.repairs:type_name -> canopy.v1.Repair
+	25, // 14: canopy.v1.RepairResponse.outcomes:type_name -> canopy.v1.RepairOutcome
+	3,  // 15: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
+	3,  // 16: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
+	0,  // 17: canopy.v1.Cluster.WatchMap:input_type -> canopy.v1.WatchMapRequest
+	7,  // 18: canopy.v1.Cluster.Status:input_type -> canopy.v1.StatusRequest
+	9,  // 19: canopy.v1.Admin.ShardStatus:input_type -> canopy.v1.ShardStatusRequest
+	13, // 20: canopy.v1.Admin.Checksum:input_type -> canopy.v1.ChecksumRequest
+	15, // 21: canopy.v1.Admin.ReplicaChecksum:input_type -> canopy.v1.ReplicaChecksumRequest
+	17, // 22: canopy.v1.Admin.ListSessions:input_type -> canopy.v1.ListSessionsRequest
+	20, // 23: canopy.v1.Admin.Fsck:input_type -> canopy.v1.FsckRequest
+	23, // 24: canopy.v1.Admin.Repair:input_type -> canopy.v1.RepairRequest
+	26, // 25: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
+	28, // 26: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
+	30, // 27: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
+	32, // 28: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
+	34, // 29: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
+	36, // 30: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
+	40, // 31: canopy.v1.Admin.Heat:input_type -> canopy.v1.HeatRequest
+	1,  // 32: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 33: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 34: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 35: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 36: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 37: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 38: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	24, // 39: canopy.v1.Admin.Repair:output_type -> canopy.v1.RepairResponse
+	27, // 40: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	29, // 41: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	31, // 42: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
+	33, // 43: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
+	35, // 44: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
+	37, // 45: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	41, // 46: canopy.v1.Admin.Heat:output_type -> canopy.v1.HeatResponse
+	32, // [32:47] is the sub-list for method output_type
+	17, // [17:32] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_cluster_proto_init() }
@@ -2825,7 +3063,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_cluster_proto_rawDesc), len(file_api_canopy_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

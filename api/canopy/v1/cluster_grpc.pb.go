@@ -178,6 +178,7 @@ const (
 	Admin_ReplicaChecksum_FullMethodName = "/canopy.v1.Admin/ReplicaChecksum"
 	Admin_ListSessions_FullMethodName    = "/canopy.v1.Admin/ListSessions"
 	Admin_Fsck_FullMethodName            = "/canopy.v1.Admin/Fsck"
+	Admin_Repair_FullMethodName          = "/canopy.v1.Admin/Repair"
 	Admin_Drain_FullMethodName           = "/canopy.v1.Admin/Drain"
 	Admin_Resume_FullMethodName          = "/canopy.v1.Admin/Resume"
 	Admin_CreateShard_FullMethodName     = "/canopy.v1.Admin/CreateShard"
@@ -203,6 +204,8 @@ type AdminClient interface {
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
 	// Fsck scans one shard on its holder and streams what it finds.
 	Fsck(ctx context.Context, in *FsckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FsckFinding], error)
+	// Repair mends what a check found, on the shard's holder, one thing after the other.
+	Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error)
 	// Drain releases all leases of the node; with stop = true the process ends.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
@@ -290,6 +293,16 @@ func (c *adminClient) Fsck(ctx context.Context, in *FsckRequest, opts ...grpc.Ca
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_FsckClient = grpc.ServerStreamingClient[FsckFinding]
 
+func (c *adminClient) Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairResponse)
+	err := c.cc.Invoke(ctx, Admin_Repair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainResponse)
@@ -376,6 +389,8 @@ type AdminServer interface {
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
 	// Fsck scans one shard on its holder and streams what it finds.
 	Fsck(*FsckRequest, grpc.ServerStreamingServer[FsckFinding]) error
+	// Repair mends what a check found, on the shard's holder, one thing after the other.
+	Repair(context.Context, *RepairRequest) (*RepairResponse, error)
 	// Drain releases all leases of the node; with stop = true the process ends.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
@@ -418,6 +433,9 @@ func (UnimplementedAdminServer) ListSessions(context.Context, *ListSessionsReque
 }
 func (UnimplementedAdminServer) Fsck(*FsckRequest, grpc.ServerStreamingServer[FsckFinding]) error {
 	return status.Error(codes.Unimplemented, "method Fsck not implemented")
+}
+func (UnimplementedAdminServer) Repair(context.Context, *RepairRequest) (*RepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Repair not implemented")
 }
 func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
@@ -543,6 +561,24 @@ func _Admin_Fsck_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Admin_FsckServer = grpc.ServerStreamingServer[FsckFinding]
+
+func _Admin_Repair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Repair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Repair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Repair(ctx, req.(*RepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Admin_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainRequest)
@@ -692,6 +728,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListSessions",
 			Handler:    _Admin_ListSessions_Handler,
+		},
+		{
+			MethodName: "Repair",
+			Handler:    _Admin_Repair_Handler,
 		},
 		{
 			MethodName: "Drain",

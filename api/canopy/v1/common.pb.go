@@ -121,6 +121,83 @@ func (LayoutFlag) EnumDescriptor() ([]byte, []int) {
 	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{1}
 }
 
+// RepairKind says what a Repair changes.
+type RepairKind int32
+
+const (
+	RepairKind_REPAIR_UNKNOWN    RepairKind = 0
+	RepairKind_REPAIR_DIR_COUNTS RepairKind = 1  // what a header counts of its names: seen and want are names, subdirectories, displaced names
+	RepairKind_REPAIR_COUNTERS   RepairKind = 2  // of a subtree: want is added to files, directories, bytes
+	RepairKind_REPAIR_QUOTA      RepairKind = 3  // an account: want is added to inodes, bytes, inodes that cross
+	RepairKind_REPAIR_LINKS      RepairKind = 4  // the link count of a de-inlined inode becomes want
+	RepairKind_REPAIR_PARENT     RepairKind = 5  // the parent and the name in a header become those of its dentry
+	RepairKind_REPAIR_ROW        RepairKind = 6  // a row that belongs to nothing is deleted
+	RepairKind_REPAIR_CLIENTS    RepairKind = 7  // results and locks of clients without a session end
+	RepairKind_REPAIR_RECONNECT  RepairKind = 8  // a directory without a name gets the name #INO in /lost+found
+	RepairKind_REPAIR_ROUTE      RepairKind = 9  // the placement map gets the route of a subtree from its shard: no command
+	RepairKind_REPAIR_NAMES      RepairKind = 10 // the list of names of a de-inlined inode becomes want
+	RepairKind_REPAIR_NEW_NAME   RepairKind = 11 // the other half of REPAIR_RECONNECT, where /lost+found is in another subtree
+)
+
+// Enum value maps for RepairKind.
+var (
+	RepairKind_name = map[int32]string{
+		0:  "REPAIR_UNKNOWN",
+		1:  "REPAIR_DIR_COUNTS",
+		2:  "REPAIR_COUNTERS",
+		3:  "REPAIR_QUOTA",
+		4:  "REPAIR_LINKS",
+		5:  "REPAIR_PARENT",
+		6:  "REPAIR_ROW",
+		7:  "REPAIR_CLIENTS",
+		8:  "REPAIR_RECONNECT",
+		9:  "REPAIR_ROUTE",
+		10: "REPAIR_NAMES",
+		11: "REPAIR_NEW_NAME",
+	}
+	RepairKind_value = map[string]int32{
+		"REPAIR_UNKNOWN":    0,
+		"REPAIR_DIR_COUNTS": 1,
+		"REPAIR_COUNTERS":   2,
+		"REPAIR_QUOTA":      3,
+		"REPAIR_LINKS":      4,
+		"REPAIR_PARENT":     5,
+		"REPAIR_ROW":        6,
+		"REPAIR_CLIENTS":    7,
+		"REPAIR_RECONNECT":  8,
+		"REPAIR_ROUTE":      9,
+		"REPAIR_NAMES":      10,
+		"REPAIR_NEW_NAME":   11,
+	}
+)
+
+func (x RepairKind) Enum() *RepairKind {
+	p := new(RepairKind)
+	*p = x
+	return p
+}
+
+func (x RepairKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RepairKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_canopy_v1_common_proto_enumTypes[2].Descriptor()
+}
+
+func (RepairKind) Type() protoreflect.EnumType {
+	return &file_api_canopy_v1_common_proto_enumTypes[2]
+}
+
+func (x RepairKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RepairKind.Descriptor instead.
+func (RepairKind) EnumDescriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
 // Credential says for whom an operation is checked. Uid 0 passes permission
 // checks as root does on Linux.
 type Credential struct {
@@ -877,6 +954,193 @@ func (x *StatFs) GetWaitingBytes() uint64 {
 	return 0
 }
 
+// Repair mends one thing that a check found. It does nothing unless what the check saw
+// is still so; repeating it changes nothing.
+type Repair struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          RepairKind             `protobuf:"varint,1,opt,name=kind,proto3,enum=canopy.v1.RepairKind" json:"kind,omitempty"`
+	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`     // of the subtree, as seen
+	Ino           uint64                 `protobuf:"varint,4,opt,name=ino,proto3" json:"ino,omitempty"`         // of what is repaired; of an account its directory
+	Version       uint64                 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"` // of the header or the inode, as seen
+	Seen          []int64                `protobuf:"zigzag64,6,rep,packed,name=seen,proto3" json:"seen,omitempty"`
+	Want          []int64                `protobuf:"zigzag64,7,rep,packed,name=want,proto3" json:"want,omitempty"`
+	Key           []byte                 `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`   // of the row, without the shard
+	Sum           uint64                 `protobuf:"fixed64,9,opt,name=sum,proto3" json:"sum,omitempty"` // of the row's value, as seen
+	At            *RepairPlace           `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`    // where the header says that the directory is, as seen
+	To            *RepairPlace           `protobuf:"bytes,11,opt,name=to,proto3" json:"to,omitempty"`    // where it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repair) Reset() {
+	*x = Repair{}
+	mi := &file_api_canopy_v1_common_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repair) ProtoMessage() {}
+
+func (x *Repair) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_common_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repair.ProtoReflect.Descriptor instead.
+func (*Repair) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Repair) GetKind() RepairKind {
+	if x != nil {
+		return x.Kind
+	}
+	return RepairKind_REPAIR_UNKNOWN
+}
+
+func (x *Repair) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
+func (x *Repair) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Repair) GetIno() uint64 {
+	if x != nil {
+		return x.Ino
+	}
+	return 0
+}
+
+func (x *Repair) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Repair) GetSeen() []int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
+func (x *Repair) GetWant() []int64 {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
+func (x *Repair) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Repair) GetSum() uint64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *Repair) GetAt() *RepairPlace {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Repair) GetTo() *RepairPlace {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+// RepairPlace is a name of a directory.
+type RepairPlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           uint64                 `protobuf:"varint,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Subtree       uint64                 `protobuf:"varint,2,opt,name=subtree,proto3" json:"subtree,omitempty"`
+	Name          []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairPlace) Reset() {
+	*x = RepairPlace{}
+	mi := &file_api_canopy_v1_common_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairPlace) ProtoMessage() {}
+
+func (x *RepairPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_common_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairPlace.ProtoReflect.Descriptor instead.
+func (*RepairPlace) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_common_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RepairPlace) GetDir() uint64 {
+	if x != nil {
+		return x.Dir
+	}
+	return 0
+}
+
+func (x *RepairPlace) GetSubtree() uint64 {
+	if x != nil {
+		return x.Subtree
+	}
+	return 0
+}
+
+func (x *RepairPlace) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
 var File_api_canopy_v1_common_proto protoreflect.FileDescriptor
 
 const file_api_canopy_v1_common_proto_rawDesc = "" +
@@ -952,7 +1216,24 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"\vquota_bytes\x182 \x01(\x04R\n" +
 	"quotaBytes\x12(\n" +
 	"\x10quota_free_bytes\x183 \x01(\x04R\x0equotaFreeBytes\x12$\n" +
-	"\rwaiting_bytes\x18\x8c\x01 \x01(\x04R\fwaitingBytes*8\n" +
+	"\rwaiting_bytes\x18\x8c\x01 \x01(\x04R\fwaitingBytes\"\xab\x02\n" +
+	"\x06Repair\x12)\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x15.canopy.v1.RepairKindR\x04kind\x12\x18\n" +
+	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03ino\x18\x04 \x01(\x04R\x03ino\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x12\n" +
+	"\x04seen\x18\x06 \x03(\x12R\x04seen\x12\x12\n" +
+	"\x04want\x18\a \x03(\x12R\x04want\x12\x10\n" +
+	"\x03key\x18\b \x01(\fR\x03key\x12\x10\n" +
+	"\x03sum\x18\t \x01(\x06R\x03sum\x12&\n" +
+	"\x02at\x18\n" +
+	" \x01(\v2\x16.canopy.v1.RepairPlaceR\x02at\x12&\n" +
+	"\x02to\x18\v \x01(\v2\x16.canopy.v1.RepairPlaceR\x02to\"M\n" +
+	"\vRepairPlace\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\x04R\x03dir\x12\x18\n" +
+	"\asubtree\x18\x02 \x01(\x04R\asubtree\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name*8\n" +
 	"\aAclKind\x12\f\n" +
 	"\bACL_NONE\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -962,7 +1243,23 @@ const file_api_canopy_v1_common_proto_rawDesc = "" +
 	"LayoutFlag\x12\x0f\n" +
 	"\vLAYOUT_NONE\x10\x00\x12\x11\n" +
 	"\rLAYOUT_DIRECT\x10\x01\x12\x12\n" +
-	"\x0eLAYOUT_NO_SYNC\x10\x02B3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
+	"\x0eLAYOUT_NO_SYNC\x10\x02*\xf6\x01\n" +
+	"\n" +
+	"RepairKind\x12\x12\n" +
+	"\x0eREPAIR_UNKNOWN\x10\x00\x12\x15\n" +
+	"\x11REPAIR_DIR_COUNTS\x10\x01\x12\x13\n" +
+	"\x0fREPAIR_COUNTERS\x10\x02\x12\x10\n" +
+	"\fREPAIR_QUOTA\x10\x03\x12\x10\n" +
+	"\fREPAIR_LINKS\x10\x04\x12\x11\n" +
+	"\rREPAIR_PARENT\x10\x05\x12\x0e\n" +
+	"\n" +
+	"REPAIR_ROW\x10\x06\x12\x12\n" +
+	"\x0eREPAIR_CLIENTS\x10\a\x12\x14\n" +
+	"\x10REPAIR_RECONNECT\x10\b\x12\x10\n" +
+	"\fREPAIR_ROUTE\x10\t\x12\x10\n" +
+	"\fREPAIR_NAMES\x10\n" +
+	"\x12\x13\n" +
+	"\x0fREPAIR_NEW_NAME\x10\vB3Z1github.com/canopyfs/canopy/api/canopy/v1;canopyv1b\x06proto3"
 
 var (
 	file_api_canopy_v1_common_proto_rawDescOnce sync.Once
@@ -976,32 +1273,38 @@ func file_api_canopy_v1_common_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_common_proto_rawDescData
 }
 
-var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_api_canopy_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_api_canopy_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_canopy_v1_common_proto_goTypes = []any{
 	(AclKind)(0),            // 0: canopy.v1.AclKind
 	(LayoutFlag)(0),         // 1: canopy.v1.LayoutFlag
-	(*Credential)(nil),      // 2: canopy.v1.Credential
-	(*Place)(nil),           // 3: canopy.v1.Place
-	(*Attr)(nil),            // 4: canopy.v1.Attr
-	(*Fragment)(nil),        // 5: canopy.v1.Fragment
-	(*Cut)(nil),             // 6: canopy.v1.Cut
-	(*Layout)(nil),          // 7: canopy.v1.Layout
-	(*LayoutComponent)(nil), // 8: canopy.v1.LayoutComponent
-	(*DirEntry)(nil),        // 9: canopy.v1.DirEntry
-	(*StatFs)(nil),          // 10: canopy.v1.StatFs
+	(RepairKind)(0),         // 2: canopy.v1.RepairKind
+	(*Credential)(nil),      // 3: canopy.v1.Credential
+	(*Place)(nil),           // 4: canopy.v1.Place
+	(*Attr)(nil),            // 5: canopy.v1.Attr
+	(*Fragment)(nil),        // 6: canopy.v1.Fragment
+	(*Cut)(nil),             // 7: canopy.v1.Cut
+	(*Layout)(nil),          // 8: canopy.v1.Layout
+	(*LayoutComponent)(nil), // 9: canopy.v1.LayoutComponent
+	(*DirEntry)(nil),        // 10: canopy.v1.DirEntry
+	(*StatFs)(nil),          // 11: canopy.v1.StatFs
+	(*Repair)(nil),          // 12: canopy.v1.Repair
+	(*RepairPlace)(nil),     // 13: canopy.v1.RepairPlace
 }
 var file_api_canopy_v1_common_proto_depIdxs = []int32{
-	6, // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
-	7, // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
-	5, // 2: canopy.v1.Attr.fragments:type_name -> canopy.v1.Fragment
-	8, // 3: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
-	4, // 4: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	7,  // 0: canopy.v1.Attr.cuts:type_name -> canopy.v1.Cut
+	8,  // 1: canopy.v1.Attr.layout:type_name -> canopy.v1.Layout
+	6,  // 2: canopy.v1.Attr.fragments:type_name -> canopy.v1.Fragment
+	9,  // 3: canopy.v1.Layout.components:type_name -> canopy.v1.LayoutComponent
+	5,  // 4: canopy.v1.DirEntry.attr:type_name -> canopy.v1.Attr
+	2,  // 5: canopy.v1.Repair.kind:type_name -> canopy.v1.RepairKind
+	13, // 6: canopy.v1.Repair.at:type_name -> canopy.v1.RepairPlace
+	13, // 7: canopy.v1.Repair.to:type_name -> canopy.v1.RepairPlace
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_common_proto_init() }
@@ -1014,8 +1317,8 @@ func file_api_canopy_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_common_proto_rawDesc), len(file_api_canopy_v1_common_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   9,
+			NumEnums:      3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

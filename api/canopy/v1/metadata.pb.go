@@ -3931,6 +3931,7 @@ type Result struct {
 	Facts         []*TxnFact   `protobuf:"bytes,121,rep,name=facts,proto3" json:"facts,omitempty"`                             // prepare of a transaction: one for each want
 	TimeNs        int64        `protobuf:"fixed64,122,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`           // prepare and decide: of the entry
 	Stored        []byte       `protobuf:"bytes,123,opt,name=stored,proto3" json:"stored,omitempty"`                           // prepare: the request was answered before, with this
+	Repaired      bool         `protobuf:"varint,210,opt,name=repaired,proto3" json:"repaired,omitempty"`                      // repair: what was seen is still so, and was mended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4187,6 +4188,13 @@ func (x *Result) GetStored() []byte {
 		return x.Stored
 	}
 	return nil
+}
+
+func (x *Result) GetRepaired() bool {
+	if x != nil {
+		return x.Repaired
+	}
+	return false
 }
 
 type Redirect struct {
@@ -5077,7 +5085,7 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x14\n" +
 	"\x05mount\x18\x03 \x01(\tR\x05mount\"\x12\n" +
-	"\x10CloseSessionCall\"\xf1\b\n" +
+	"\x10CloseSessionCall\"\x8e\t\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\rR\x05error\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12#\n" +
@@ -5118,7 +5126,8 @@ const file_api_canopy_v1_metadata_proto_rawDesc = "" +
 	"blocked_by\x18x \x03(\v2\x10.canopy.v1.TxnIdR\tblockedBy\x12(\n" +
 	"\x05facts\x18y \x03(\v2\x12.canopy.v1.TxnFactR\x05facts\x12\x17\n" +
 	"\atime_ns\x18z \x01(\x10R\x06timeNs\x12\x16\n" +
-	"\x06stored\x18{ \x01(\fR\x06storedB\r\n" +
+	"\x06stored\x18{ \x01(\fR\x06stored\x12\x1b\n" +
+	"\brepaired\x18\xd2\x01 \x01(\bR\brepairedB\r\n" +
 	"\v_room_bytes\"\xc4\x01\n" +
 	"\bRedirect\x12\x18\n" +
 	"\asubtree\x18\x01 \x01(\x04R\asubtree\x12\x14\n" +

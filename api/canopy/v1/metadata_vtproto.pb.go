@@ -3721,6 +3721,18 @@ func (m *Result) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Repaired {
+		i--
+		if m.Repaired {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0xd
+		i--
+		dAtA[i] = 0x90
+	}
 	if m.Removed {
 		i--
 		if m.Removed {
@@ -6321,6 +6333,9 @@ func (m *Result) SizeVT() (n int) {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Through))
 	}
 	if m.Removed {
+		n += 3
+	}
+	if m.Repaired {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -15346,6 +15361,26 @@ func (m *Result) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Removed = bool(v != 0)
+		case 210:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Repaired", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Repaired = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

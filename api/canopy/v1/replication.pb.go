@@ -271,6 +271,7 @@ type Command struct {
 	//	*Command_TxnCommit
 	//	*Command_TxnAbort
 	//	*Command_TxnForget
+	//	*Command_Repair
 	Own           isCommand_Own `protobuf_oneof:"own"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -476,6 +477,15 @@ func (x *Command) GetTxnForget() *TxnForgetCommand {
 	return nil
 }
 
+func (x *Command) GetRepair() *Repair {
+	if x != nil {
+		if x, ok := x.Own.(*Command_Repair); ok {
+			return x.Repair
+		}
+	}
+	return nil
+}
+
 type isCommand_Own interface {
 	isCommand_Own()
 }
@@ -540,6 +550,10 @@ type Command_TxnForget struct {
 	TxnForget *TxnForgetCommand `protobuf:"bytes,124,opt,name=txn_forget,json=txnForget,proto3,oneof"`
 }
 
+type Command_Repair struct {
+	Repair *Repair `protobuf:"bytes,210,opt,name=repair,proto3,oneof"`
+}
+
 func (*Command_Bootstrap) isCommand_Own() {}
 
 func (*Command_EndSessions) isCommand_Own() {}
@@ -569,6 +583,8 @@ func (*Command_TxnCommit) isCommand_Own() {}
 func (*Command_TxnAbort) isCommand_Own() {}
 
 func (*Command_TxnForget) isCommand_Own() {}
+
+func (*Command_Repair) isCommand_Own() {}
 
 // BootstrapCommand makes the shard's initial state. With subtree != 0 the
 // shard becomes the owner of a new, empty subtree with root as its directory.
@@ -1116,7 +1132,7 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"\fseen_renewal\x18\x04 \x01(\x04R\vseenRenewal\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x04R\n" +
 	"durationMs\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\x04R\binstance\"\x8a\b\n" +
+	"\binstance\x18\x06 \x01(\x04R\binstance\"\xb8\b\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\x04R\x06client\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x1d\n" +
@@ -1141,7 +1157,8 @@ const file_api_canopy_v1_replication_proto_rawDesc = "" +
 	"txn_commit\x18z \x01(\v2\x1b.canopy.v1.TxnCommitCommandH\x00R\ttxnCommit\x129\n" +
 	"\ttxn_abort\x18{ \x01(\v2\x1a.canopy.v1.TxnAbortCommandH\x00R\btxnAbort\x12<\n" +
 	"\n" +
-	"txn_forget\x18| \x01(\v2\x1b.canopy.v1.TxnForgetCommandH\x00R\ttxnForgetB\x05\n" +
+	"txn_forget\x18| \x01(\v2\x1b.canopy.v1.TxnForgetCommandH\x00R\ttxnForget\x12,\n" +
+	"\x06repair\x18\xd2\x01 \x01(\v2\x11.canopy.v1.RepairH\x00R\x06repairB\x05\n" +
 	"\x03own\"\xd5\x01\n" +
 	"\x10BootstrapCommand\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
@@ -1222,8 +1239,9 @@ var file_api_canopy_v1_replication_proto_goTypes = []any{
 	(*TxnCommitCommand)(nil),    // 17: canopy.v1.TxnCommitCommand
 	(*TxnAbortCommand)(nil),     // 18: canopy.v1.TxnAbortCommand
 	(*TxnForgetCommand)(nil),    // 19: canopy.v1.TxnForgetCommand
-	(*Layout)(nil),              // 20: canopy.v1.Layout
-	(*Place)(nil),               // 21: canopy.v1.Place
+	(*Repair)(nil),              // 20: canopy.v1.Repair
+	(*Layout)(nil),              // 21: canopy.v1.Layout
+	(*Place)(nil),               // 22: canopy.v1.Place
 }
 var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.RaftEntry.lease:type_name -> canopy.v1.LeaseCommand
@@ -1244,13 +1262,14 @@ var file_api_canopy_v1_replication_proto_depIdxs = []int32{
 	17, // 15: canopy.v1.Command.txn_commit:type_name -> canopy.v1.TxnCommitCommand
 	18, // 16: canopy.v1.Command.txn_abort:type_name -> canopy.v1.TxnAbortCommand
 	19, // 17: canopy.v1.Command.txn_forget:type_name -> canopy.v1.TxnForgetCommand
-	20, // 18: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
-	21, // 19: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	20, // 18: canopy.v1.Command.repair:type_name -> canopy.v1.Repair
+	21, // 19: canopy.v1.BootstrapCommand.layout:type_name -> canopy.v1.Layout
+	22, // 20: canopy.v1.CutDoneCommand.place:type_name -> canopy.v1.Place
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_api_canopy_v1_replication_proto_init() }
@@ -1278,6 +1297,7 @@ func file_api_canopy_v1_replication_proto_init() {
 		(*Command_TxnCommit)(nil),
 		(*Command_TxnAbort)(nil),
 		(*Command_TxnForget)(nil),
+		(*Command_Repair)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
