@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -46,6 +48,7 @@ type fakeCluster struct {
 	scrubs   []*canopyv1.SetScrubRequest
 	keys     []*canopyv1.KeysRequest
 	moves    []*canopyv1.Move
+	mended   []*canopyv1.Repair // what was asked for
 
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
@@ -105,8 +108,14 @@ func (f *fakeCluster) kill(address string) {
 
 // run runs a command line against the cluster.
 func (f *fakeCluster) run(args ...string) (code int, stdout, stderr string) {
+	return f.runWith(nil, args...)
+}
+
+// runWith is run with somebody at the terminal who types stdin.
+func (f *fakeCluster) runWith(stdin io.Reader, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	a := &app{env: Env{Stdout: &out, Stderr: &errs}, dial: []grpc.DialOption{f.dialer()}, dirPaths: f.dirPaths}
+	a := &app{env: Env{Stdout: &out, Stderr: &errs, Stdin: stdin}, dial: []grpc.DialOption{f.dialer()}}
 	code = a.main(context.Background(), append([]string{"--cluster", node1 + "," + node2, "--timeout", "2s"}, args...))
 	return code, out.String(), errs.String()
 }
@@ -216,6 +225,25 @@ func (s *fakeMDS) Fsck(r *canopyv1.FsckRequest, stream grpc.ServerStreamingServe
 		}
 	}
 	return stream.Send(&canopyv1.FsckFinding{Summary: true, Files: 10, Directories: 3, Orphans: 1, Bytes: 4096, Problems: uint64(len(list))})
+}
+
+// Repair makes what findings carry; the finding is then gone.
+func (s *fakeMDS) Repair(_ context.Context, r *canopyv1.RepairRequest) (*canopyv1.RepairResponse, error) {
+	if x := s.shard(r.GetShard()); !x.GetHolder() {
+		return nil, fserr.Status(fserr.New(fserr.NotHolder, "repair", nil))
+	}
+	out := &canopyv1.RepairResponse{}
+	for _, order := range r.GetRepairs() {
+		o := &canopyv1.RepairOutcome{Detail: "it is not what it was"}
+		s.f.findings[r.GetShard()] = slices.DeleteFunc(s.f.findings[r.GetShard()], func(f *canopyv1.FsckFinding) bool {
+			is := proto.Equal(f.GetRepair(), order)
+			o.Repaired = o.Repaired || is
+			return is
+		})
+		s.f.mended = append(s.f.mended, order)
+		out.Outcomes = append(out.Outcomes, o)
+	}
+	return out, nil
 }
 
 // inspectionGrant is what the fake data servers want to see.

@@ -15,11 +15,11 @@ import (
 
 // fsckReport is the outcome of `fsck`, as JSON has it.
 type fsckReport struct {
-	Shards   []fsckShard `json:"shards"`
-	Data     *fsckData   `json:"data,omitempty"`
-	Findings []finding   `json:"findings"` // the first maxFindings
-	Problems uint64      `json:"problems"` // all of them
-	Repairable int        `json:"repairable,omitempty"` // repairs that --repair would make
+	Shards     []fsckShard `json:"shards"`
+	Data       *fsckData   `json:"data,omitempty"`
+	Findings   []finding   `json:"findings"`             // the first maxFindings
+	Problems   uint64      `json:"problems"`             // all of them
+	Repairable int         `json:"repairable,omitempty"` // repairs that --repair would make
 	// Repairs are what mends findings without a guess, and what became of it.
 	Repairs []*planned `json:"repairs,omitempty"`
 	// Hints are names and headers that say a subtree of before: a forward or a fragment leads on
