@@ -157,6 +157,7 @@ type checker struct {
 	counted schema.Counters
 	orphans *inoFilter            // nil: there are none
 	tops    map[base.Ino]base.Ino // of the directories last looked at: see top
+	parent  *directory            // that was last looked at
 	links   linkNames             // names of de-inlined inodes
 	lists   bool                  // de-inlined inodes have lists of their names
 }

@@ -291,11 +291,13 @@ func (c *checker) child(dir base.Ino, e *schema.Dentry) error {
 // hasName reports whether the name that a directory's header says is in the subtree and
 // leads to it.
 func (c *checker) hasName(d *directory) (bool, error) {
-	parent, err := c.header(d.Parent)
-	if err != nil || parent == nil {
-		return false, err
+	if c.parent == nil || c.parent.Ino != d.Parent { // of neighbours it is the same, mostly
+		var err error
+		if c.parent, err = c.header(d.Parent); err != nil || c.parent == nil {
+			return false, err
+		}
 	}
-	s, err := c.find(parent, d.Name)
+	s, err := c.find(c.parent, d.Name)
 	if stale(err) {
 		return false, nil
 	}
@@ -327,12 +329,20 @@ func (c *checker) settleDir(d *checkedDir) error {
 	if !stray(d.directory) {
 		c.counted.Directories++
 	}
-	top, err := c.top(d.Ino)
+	here, err := c.nameIsHere(d.directory)
 	if err != nil {
 		return err
 	}
-	if top == 0 {
-		c.problem("2", d.Ino, "not below the root: its ancestors make a cycle or end in nothing")
+	if here {
+		top, err := c.top(d.Parent)
+		if err != nil {
+			return err
+		}
+		if top == 0 {
+			c.problem("2", d.Ino, "not below the root: its ancestors make a cycle or end in nothing")
+		}
+		c.isBelow(d.Ino, top)
+		return nil
 	}
 	if stray(d.directory) || d.Ino == c.root && d.Parent == d.Ino { // as "/", which has no name
 		return nil
@@ -379,11 +389,8 @@ func (c *checker) top(ino base.Ino) (base.Ino, error) {
 			break
 		}
 		way = append(way, at)
-		here := at != c.root && !stray(d)
-		if here {
-			here, err = c.hasName(d)
-		}
-		if err != nil || !here {
+		here := false
+		if here, err = c.nameIsHere(d); err != nil || !here {
 			found = at
 			break
 		}
@@ -395,11 +402,24 @@ func (c *checker) top(ino base.Ino) (base.Ino, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(c.tops)+len(way) > maxTops {
-		clear(c.tops)
-	}
 	for _, at := range way[:min(len(way), maxTops)] {
-		c.tops[at] = found
+		c.isBelow(at, found)
 	}
 	return found, nil
+}
+
+// isBelow remembers the top of a directory.
+func (c *checker) isBelow(ino, top base.Ino) {
+	if len(c.tops) >= maxTops {
+		clear(c.tops)
+	}
+	c.tops[ino] = top
+}
+
+// nameIsHere reports whether the way up from a directory goes on in the subtree.
+func (c *checker) nameIsHere(d *directory) (bool, error) {
+	if d.Ino == c.root || stray(d) {
+		return false, nil
+	}
+	return c.hasName(d)
 }

@@ -35,6 +35,7 @@ type LeaseFollower interface {
 // says what the methods do.
 type Store interface {
 	NewSnapshot() shard.Snapshot
+	NewScan() shard.Snapshot
 	NewBatch() shard.Batch
 	Flush(seq uint64) error
 	GetDurable(key []byte) (value []byte, found bool, err error)

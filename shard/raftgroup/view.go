@@ -27,7 +27,7 @@ func (g *Group) TakeView(ctx context.Context) (*View, error) {
 			before = v.Close()
 		}
 		v = &View{g: g, installs: g.sm.installs.Load()}
-		v.Snapshot = g.host.cfg.Store.NewSnapshot()
+		v.Snapshot = g.host.cfg.Store.NewScan()
 		return before
 	})
 	if err != nil && v != nil {

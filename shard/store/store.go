@@ -142,6 +142,14 @@ func (s *Store) NewSnapshot() shard.Snapshot {
 	return &snapshot{reader: reader{r: snap, values: s.values, bound: bound}, snap: snap}
 }
 
+// NewScan is NewSnapshot for who reads everything once: it leaves the cache of values to
+// those who come back. (Pebble's cache of blocks keeps what is read again and again
+// apart from what is read once.)
+func (s *Store) NewScan() shard.Snapshot {
+	snap := s.db.NewSnapshot()
+	return &snapshot{reader: reader{r: snap}, snap: snap}
+}
+
 // NewBatch returns an empty batch over the present state. At most one batch may
 // be open for a range of keys at a time, and nothing else changes the range meanwhile.
 func (s *Store) NewBatch() shard.Batch {
