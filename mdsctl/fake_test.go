@@ -114,8 +114,7 @@ func (f *fakeCluster) run(args ...string) (code int, stdout, stderr string) {
 // runWith is run with somebody at the terminal who types stdin.
 func (f *fakeCluster) runWith(stdin io.Reader, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	a := &app{env: Env{Stdout: &out, Stderr: &errs}, dial: []grpc.DialOption{f.dialer()}, dirPaths: f.dirPaths}
-	a := &app{env: Env{Stdout: &out, Stderr: &errs, Stdin: stdin}, dial: []grpc.DialOption{f.dialer()}}
+	a := &app{env: Env{Stdout: &out, Stderr: &errs, Stdin: stdin}, dial: []grpc.DialOption{f.dialer()}, dirPaths: f.dirPaths}
 	code = a.main(context.Background(), append([]string{"--cluster", node1 + "," + node2, "--timeout", "2s"}, args...))
 	return code, out.String(), errs.String()
 }
