@@ -24,6 +24,7 @@
 //	                          layout of new files below a directory; policy show, unset, ls
 //	mdsctl checksum SHARD     compare the replicas of a shard: equal or DIFFERENT
 //	mdsctl fsck [--data]      check all shards, and that stored bytes and files agree
+//	mdsctl fsck --repair      mend what can be mended without a guess; --dry-run shows it
 //	mdsctl completion SHELL   completion for bash, zsh, fish or powershell
 //
 // The cluster is --cluster HOST:PORT[,HOST:PORT...] (metadata nodes), else
