@@ -88,7 +88,7 @@ func (t *listingTable) several(dir, position uint64) bool {
 }
 
 // take returns the listing of dir that goes on at position for the stream by: that of
-// the same stream, if it is known, and of several the nearest; a new one if there is
+// the same stream, if it is known, and of several the latest; a new one if there is
 // none, and at the start. It stays in the table: another one can be at the same place.
 func (t *listingTable) take(dir, position uint64, by stream) listing {
 	t.mu.Lock()
@@ -96,7 +96,7 @@ func (t *listingTable) take(dir, position uint64, by stream) listing {
 	best := -1
 	all := t.known[dir]
 	for i, l := range all {
-		if l.at(position) && (best < 0 || l.nearer(all[best], position, by)) {
+		if l.at(position) && (best < 0 || l.nearer(all[best], by)) {
 			best = i
 		}
 	}
@@ -107,14 +107,13 @@ func (t *listingTable) take(dir, position uint64, by stream) listing {
 	return all[best]
 }
 
-// nearer reports whether the listing is rather the one that goes on at position in the
-// stream by than another one.
-func (l listing) nearer(other listing, position uint64, by stream) bool {
+// nearer reports whether the listing is rather the one that goes on in the stream by than
+// another one that can be at the same position. That one of them was left at this very
+// position counts for nothing: a program with a small buffer, or a signal, stops
+// anywhere in a page, and an older mark hides what was there when this listing began.
+func (l listing) nearer(other listing, by stream) bool {
 	if here, there := l.kinship(by), other.kinship(by); here != there {
 		return here > there
-	}
-	if here, there := l.position == position, other.position == position; here != there {
-		return here
 	}
 	return l.began > other.began
 }

@@ -211,6 +211,16 @@ func TestListingMarks(t *testing.T) {
 			t.Errorf("a listing that has ended goes on with %v", more)
 		}
 	}
+	// The program's buffer ends where an older listing was given up: what was made since
+	// is older than this listing.
+	first = page(t, f, 7, 0, 300)
+	m.makeLocked(client.Cred{}, m.root, name(16), syscall.S_IFREG)
+	if longer := page(t, f, 7, 0, 600); len(longer) <= len(first) {
+		t.Fatal("the longer page shows no more")
+	}
+	if n := len(first) + rest(7, first[len(first)-1].Off); n != 19 {
+		t.Errorf("the listing that goes on where an older one was shows %d names, want 17 and the dots", n)
+	}
 }
 
 func TestListingTableIsBounded(t *testing.T) {
