@@ -25,14 +25,26 @@ func (j *joiner) checkCopies() {
 	}
 }
 
-// checkHome: all copies say the same home.
+// checkHome: all copies that own names say the same home, and the others lead there:
+// what was merged before the directory was carved out says where it was at home then.
 func (j *joiner) checkHome(copies []Edge, about []base.SubtreeID) {
-	for _, c := range copies[1:] {
-		if a, b := copies[0].Fragments.Home(), c.Fragments.Home(); a != b {
-			j.find("2", c, about, "its copies in subtrees %v and %v say that it is at home in %v and in %v", copies[0].Subtree, c.Subtree, a, b)
+	first := copies[max(slices.IndexFunc(copies, Edge.owns), 0)]
+	for _, c := range copies {
+		if !j.comesHome(c, first) && !j.comesHome(first, c) {
+			j.find("2", c, about, "its copies in subtrees %v and %v say that it is at home in %v and in %v",
+				first.Subtree, c.Subtree, first.Fragments.Home(), c.Fragments.Home())
 			return
 		}
 	}
+}
+
+// owns reports whether any of the directory's names are the copy's.
+func (e Edge) owns() bool { return len(e.Fragments.In(e.Subtree)) > 0 }
+
+// comesHome reports whether what copy c says leads to where the other one says that home is.
+func (j *joiner) comesHome(c, other Edge) bool {
+	from, to := c.Fragments.Home(), other.Fragments.Home()
+	return from == to || !c.owns() && (!j.knows(from) || j.leads(from, to, c.Ino, 0))
 }
 
 // checkAttributes: all copies that own names have the same attributes.
@@ -40,7 +52,7 @@ func (j *joiner) checkAttributes(copies []Edge, about []base.SubtreeID) {
 	var first *Edge
 	for i, c := range copies {
 		switch {
-		case len(c.Fragments.In(c.Subtree)) == 0:
+		case !c.owns():
 		case first == nil:
 			first = &copies[i]
 		case first.Sum != c.Sum:

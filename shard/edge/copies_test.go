@@ -78,8 +78,18 @@ func TestCopies(t *testing.T) {
 		}, []string{"5 its names [c000000, c000008) have two owners: subtrees 6 and 7"}, 2},
 		{"attributes", func(e []Edge) []Edge { find(e, Copy, 6).Sum = 10; return e },
 			[]string{"2 its copies in subtrees 1 and 6 differ in attributes"}, 2},
-		{"two homes", func(e []Edge) []Edge { find(e, Copy, 7).Fragments = shard.Whole(5); return e },
-			[]string{"2 its copies in subtrees 1 and 7 say that it is at home in 1 and in 5"}, 2},
+		{"two homes", func(e []Edge) []Edge { find(e, Copy, 7).Fragments = shard.Whole(8); return e },
+			[]string{"2 its copies in subtrees 1 and 7 say that it is at home in 1 and in 8",
+				"2 its header says that its name is in subtree 7, it is in 6, and no forward leads there"}, 1},
+		{"two homes of those who own names", func(e []Edge) []Edge {
+			find(e, Copy, 6).Fragments = slices.Clone(find(e, Copy, 6).Fragments)
+			find(e, Copy, 6).Fragments[0].Subtree = 5
+			return e
+		}, []string{"2 its copies in subtrees 1 and 6 say that it is at home in 1 and in 5"}, 2},
+		{"merged, and then carved out", func(e []Edge) []Edge { // what was merged before says where it was
+			find(e, Copy, 7).Fragments = shard.Whole(8)
+			return append(e, Edge{Kind: Forward, Shard: 3, Subtree: 8, To: 1, Count: 1})
+		}, nil, 2},
 		{"a map that is none", func(e []Edge) []Edge { find(e, Copy, 7).Fragments = shard.FragmentMap{{Lo: 5, Subtree: 1}}; return e },
 			[]string{"5 its first fragment starts at 5, not at 0", "2 its header says that its name is in subtree 7, it is in 6, and no forward leads there"}, 1},
 		{"a parent hint that leads nowhere", func(e []Edge) []Edge { find(e, Up, 1).To = 3; return e },
