@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -252,4 +253,49 @@ func (a *adminService) Resume(context.Context, *canopyv1.ResumeRequest) (*canopy
 	}
 	s.front.SetServing(true)
 	return &canopyv1.ResumeResponse{}, nil
+}
+
+// MoveLease hands a shard that this node holds to the replica on another one.
+func (a *adminService) MoveLease(ctx context.Context, request *canopyv1.MoveLeaseRequest) (*canopyv1.MoveLeaseResponse, error) {
+	const op = "move lease"
+	h, err := a.hosted(request.Shard)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(format string, args ...any) (*canopyv1.MoveLeaseResponse, error) {
+		return nil, fserr.Status(fserr.New(fserr.Invalid, op, fmt.Errorf(format, args...)))
+	}
+	// Whoever asks may not have heard who holds it: an idle shard has no holder.
+	if err := h.group.Read(ctx, func(shard.Reader) error { return nil }); err != nil {
+		return nil, fserr.Status(err)
+	}
+	node := base.NodeID(request.Node)
+	if node == a.server.Node() {
+		return &canopyv1.MoveLeaseResponse{}, nil
+	}
+	m := a.server.place.Map()
+	info := m.Shard(h.shard)
+	if info == nil {
+		return refuse("the placement map does not have shard %v", h.shard)
+	}
+	r := replicaOn(info, node)
+	switch n := m.Node(node); {
+	case n == nil:
+		return refuse("there is no node %v", node)
+	case r == nil:
+		return refuse("shard %v has no replica on node %v", h.shard, node)
+	case r.Joining:
+		return refuse("the replica of shard %v on node %v has no vote yet", h.shard, node)
+	case r.Leaving:
+		return refuse("the replica of shard %v on node %v is to leave", h.shard, node)
+	case !n.Alive:
+		return refuse("node %v does not run", node)
+	case n.Drained:
+		return refuse("node %v is drained", node)
+	}
+	if err := h.group.HandOver(ctx, base.ReplicaID(r.Replica)); err != nil {
+		return nil, fserr.Status(err)
+	}
+	a.server.log.Info("a lease was handed over by request", "shard", h.shard, "node", node)
+	return &canopyv1.MoveLeaseResponse{}, nil
 }

@@ -10,6 +10,7 @@ import (
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/await"
 	"github.com/canopyfs/canopy/internal/base"
+	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/placement"
 )
 
@@ -161,4 +162,48 @@ func TestAWholeClusterStopsSoon(t *testing.T) {
 		c.start(i)
 	}
 	k.must(1, lookup(1, "a"))
+}
+
+// A lease goes to the node that was asked for, while the shard is written to; what
+// cannot be is refused in words, and changes nothing.
+func TestALeaseIsMoved(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, triple, nil)
+	k := c.caller(7).open(1)
+	move := func(at, to int) error {
+		_, err := canopyv1.NewAdminClient(connect(t, c.nodes[at].Addr())).MoveLease(t.Context(),
+			&canopyv1.MoveLeaseRequest{Shard: 1, Node: uint64(c.nodes[to].Node())})
+		return err
+	}
+	for i := range 3 {
+		k.must(1, k.write(create(1, fmt.Sprint("before", i))))
+		from := c.holding(1)
+		to := (from + 1) % 3
+		if err := move(from, to); err != nil {
+			t.Fatal(err)
+		}
+		k.must(1, k.write(create(1, fmt.Sprint("after", i))))
+		eventually(t, "the other node holds it", func() bool { return c.holder(1) == to })
+		if err := move(to, to); err != nil {
+			t.Errorf("to the holder: %v", err)
+		}
+	}
+	at := c.holding(1)
+	gone := (at + 1) % 3
+	admin := canopyv1.NewAdminClient(connect(t, c.nodes[at].Addr()))
+	if _, err := admin.MoveLease(t.Context(), &canopyv1.MoveLeaseRequest{Shard: 1, Node: 77}); fserr.KindOf(err) != fserr.Invalid {
+		t.Errorf("to a node that there is not: %v", err)
+	}
+	if _, err := canopyv1.NewAdminClient(connect(t, c.nodes[gone].Addr())).Drain(t.Context(), &canopyv1.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	// Before the map says that it is drained it hands back what it gets, to whom it can.
+	eventually(t, "a drained node is refused", func() bool {
+		at = c.holding(1)
+		return at != gone && fserr.KindOf(move(at, gone)) == fserr.Invalid
+	})
+	k.must(1, k.write(create(1, "last")))
+	if c.holder(1) != at {
+		t.Error("a refusal moved the lease")
+	}
 }

@@ -52,6 +52,23 @@ func (s *fakeMDS) ChangeReplicas(_ context.Context, r *canopyv1.ChangeReplicasRe
 	return &canopyv1.ChangeReplicasResponse{Info: info}, nil
 }
 
+func (s *fakeMDS) MoveLease(_ context.Context, r *canopyv1.MoveLeaseRequest) (*canopyv1.MoveLeaseResponse, error) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if x := s.shard(r.Shard); !x.GetHolder() {
+		return nil, fserr.Status(fserr.New(fserr.NotHolder, "", nil))
+	}
+	err := s.f.asked("move lease of shard %d to node %d", r.Shard, r.Node)
+	for _, n := range s.f.status {
+		for _, x := range n.shards {
+			if x.Shard == r.Shard && err == nil {
+				x.Holder = x.Node == r.Node
+			}
+		}
+	}
+	return &canopyv1.MoveLeaseResponse{}, err
+}
+
 func (s *fakeMDS) RemoveNode(_ context.Context, r *canopyv1.RemoveNodeRequest) (*canopyv1.RemoveNodeResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -89,6 +106,7 @@ func TestShardAndNodeChanges(t *testing.T) {
 		{"shard replica remove 2 3", "shard 2: replicas on nodes 1,2, node 2 holds it\n", []string{"change shard 2: add []+0, remove [3], replace false, cancel false, dry false"}},
 		{"shard replica move 2 3", "shard 2: replicas on nodes 1,2, node 2 holds it\n", []string{"change shard 2: add []+0, remove [3], replace true, cancel false, dry false"}},
 		{"shard replica move 2 3 4", "shard 2: replicas on nodes 1,2, node 2 holds it\n", []string{"change shard 2: add [4]+0, remove [3], replace false, cancel false, dry false"}},
+		{"shard move-lease 2 1", "shard 2: replicas on nodes 1,2,3, node 1 holds it\n", []string{"move lease of shard 2 to node 1"}},
 		{"node drain 3", "node 3 has handed over its shards\nshard 1: replicas on nodes 1,2, node 2 holds it\nshard 2: replicas on nodes 1,2, node 2 holds it\nnode 3 has no replicas: mdsctl node remove 3\n", []string{
 			"change shard 1: add []+0, remove [3], replace true, cancel false, dry true", "change shard 2: add []+0, remove [3], replace true, cancel false, dry true",
 			"change shard 1: add []+0, remove [3], replace true, cancel false, dry true", "change shard 2: add []+0, remove [3], replace true, cancel false, dry true",
@@ -125,6 +143,9 @@ func TestChangesAreRefused(t *testing.T) {
 		"shard replica add 9":                 "there is no shard 9",
 		"shard replica move 1":                "wants SHARD FROM [TO]",
 		"shard replica move 1 1":              "too few nodes",
+		"shard move-lease 1":                  "wants SHARD NODE",
+		"shard move-lease 9 1":                "there is no shard 9",
+		"shard move-lease 1 2":                "the lease of shard 1: invalid argument: shard 1: too few nodes",
 		"node drain 2":                        "nothing was done",
 		"node drain 9":                        "there is no node 9",
 		"node remove 2":                       "node 2 has replicas of shards 1,2",

@@ -113,7 +113,7 @@ func writeShards(t *table, rows []shardRow) {
 }
 
 func (a *app) shardCommand() *cobra.Command {
-	return group("shard", "Shards: the Raft groups that own the namespace", a.shardCreateCommand(), a.shardReplicaCommand(), &cobra.Command{
+	return group("shard", "Shards: the Raft groups that own the namespace", a.shardCreateCommand(), a.shardReplicaCommand(), a.moveLeaseCommand(), &cobra.Command{
 		Use: "ls", Short: "List shards with holders and replicas", Args: noArgs,
 		Long: "List every shard with the node that holds its lease, the node whose replica leads,\nand each replica with the log index that it has applied.\n\n" +
 			"An idle shard may have no holder: the next request makes one.",

@@ -188,6 +188,20 @@ func (c *Cluster) Drain(ctx context.Context, node base.NodeID, stop bool) error 
 	})
 }
 
+// MoveLease has a shard's holder hand it to another node.
+func (c *Cluster) MoveLease(ctx context.Context, shard base.ShardID, node base.NodeID) error {
+	var refused error
+	err := c.onHolder(ctx, shard, drainTimeout, func(ctx context.Context, a canopyv1.AdminClient) error {
+		_, err := a.MoveLease(ctx, &canopyv1.MoveLeaseRequest{Shard: uint64(shard), Node: uint64(node)})
+		if fserr.KindOf(err) == fserr.Invalid { // in the holder's words
+			refused = plain(err)
+			return nil
+		}
+		return err
+	})
+	return errors.Join(err, refused)
+}
+
 // Resume lets a drained node hold shards again.
 func (c *Cluster) Resume(ctx context.Context, node base.NodeID) error {
 	return c.call(ctx, c.NodeInfo(node).GetAddress(), c.opts.Timeout, func(ctx context.Context, conn *grpc.ClientConn) error {

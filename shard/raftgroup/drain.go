@@ -2,6 +2,7 @@ package raftgroup
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -24,24 +25,67 @@ const (
 // one, stops answering, finishes what is in flight and releases the lease
 // (PROTOCOLS B5). The group does not acquire the lease again until Resume.
 func (g *Group) Release(ctx context.Context) error {
-	// A replica does not campaign while it has something committed to apply, and
-	// the leader drops proposals during a transfer: so commands wait meanwhile, for
-	// about two flushes of the log. Reads go on.
 	g.mu.Lock()
-	g.draining, g.paused = true, true
+	g.beginDrainLocked()
 	g.mu.Unlock()
+	g.quiesce(ctx)
+	g.transferLeadership(ctx, g.others())
+	if err := g.giveUp(ctx); err != nil {
+		return err
+	}
+	// As long as this replica leads nobody can take the lease.
+	for g.isLeader() && ctx.Err() == nil && g.transferLeadership(ctx, g.others()) {
+	}
+	return nil
+}
+
+// HandOver moves the leadership to one replica, and the lease after it. If that replica
+// does not take it everything stays as it is.
+func (g *Group) HandOver(ctx context.Context, to base.ReplicaID) error {
+	const op = "hand the lease over"
+	g.mu.Lock()
+	if g.draining || g.epoch == 0 || g.releasing || !g.isLeader() {
+		g.mu.Unlock()
+		return g.err(fserr.NotHolder, op)
+	}
+	mine := g.beginDrainLocked()
+	g.mu.Unlock()
+	g.quiesce(ctx)
+	defer g.resume(func() bool { return g.drains == mine }) // else it is drained since
+	g.transferLeadership(ctx, []base.ReplicaID{to})
+	if leader := base.ReplicaID(g.leader.Load()); leader != to {
+		return fserr.New(fserr.TimedOut, op, fmt.Errorf("replica %s did not take it", to))
+	}
+	return g.giveUp(ctx)
+}
+
+// beginDrainLocked has commands wait, until giveUp or Resume, and returns the number of
+// this drain.
+func (g *Group) beginDrainLocked() uint64 {
+	g.draining, g.paused = true, true
+	g.drains++
+	return g.drains
+}
+
+// quiesce waits for what is in flight: a replica does not campaign while it has something
+// committed to apply, and the leader drops proposals during a transfer. That is about two
+// flushes of the log; reads go on.
+func (g *Group) quiesce(ctx context.Context) {
 	quiet, cancel := context.WithTimeout(ctx, quietWait)
 	_ = g.waitFor(quiet, "quiet", func() bool { return len(g.inflight) == 0 })
 	cancel()
 	// A transfer to a replica that does not campaign is given up only after an
 	// election's time, and nothing is proposed until then: this wait is shorter.
-	if members, _ := g.host.membership(g.cfg.Shard); len(members) > 1 && g.isLeader() {
+	if len(g.others()) > 0 && g.isLeader() {
 		select {
 		case <-time.After(settleWait):
 		case <-ctx.Done():
 		}
 	}
-	g.transferLeadership(ctx)
+}
+
+// giveUp releases the lease, and returns when it is (B5).
+func (g *Group) giveUp(ctx context.Context) error {
 	g.mu.Lock()
 	if g.epoch != 0 && !g.releasing {
 		g.beginReleaseLocked()
@@ -50,30 +94,11 @@ func (g *Group) Release(ctx context.Context) error {
 	g.mu.Unlock()
 	g.tellHolder()
 	g.poke()
-	if err := g.waitFor(ctx, "release", func() bool { return g.epoch == 0 }); err != nil {
-		return err
-	}
-	// As long as this replica leads nobody can take the lease.
-	for g.isLeader() && ctx.Err() == nil && g.transferLeadership(ctx) {
-	}
-	return nil
+	return g.waitFor(ctx, "release", func() bool { return g.epoch == 0 })
 }
 
-// Resume ends what Release began.
-func (g *Group) Resume() {
-	g.mu.Lock()
-	g.draining, g.paused = false, false
-	g.eager = g.isLeader()
-	g.mu.Unlock()
-	g.poke()
-}
-
-// transferLeadership tries each other replica once, until one leads; false: there
-// is no other.
-func (g *Group) transferLeadership(ctx context.Context) bool {
-	if !g.isLeader() {
-		return true
-	}
+// others returns the shard's other replicas.
+func (g *Group) others() []base.ReplicaID {
 	members, _ := g.host.membership(g.cfg.Shard)
 	var others []base.ReplicaID
 	for id := range members {
@@ -82,7 +107,30 @@ func (g *Group) transferLeadership(ctx context.Context) bool {
 		}
 	}
 	slices.Sort(others)
-	for _, id := range others {
+	return others
+}
+
+// Resume ends what Release began.
+func (g *Group) Resume() { g.resume(func() bool { return true }) }
+
+// resume ends a drain if may, which is called under mu, says so.
+func (g *Group) resume(may func() bool) {
+	g.mu.Lock()
+	if may() {
+		g.draining, g.paused = false, false
+		g.eager = g.isLeader()
+	}
+	g.mu.Unlock()
+	g.poke()
+}
+
+// transferLeadership tries replicas in turn until another one than this leads; false:
+// there is none.
+func (g *Group) transferLeadership(ctx context.Context, to []base.ReplicaID) bool {
+	if !g.isLeader() {
+		return true
+	}
+	for _, id := range to {
 		if err := g.host.nh.RequestLeaderTransfer(uint64(g.cfg.Shard), uint64(id)); err != nil {
 			g.log.Warn("leadership not transferred", "to", uint64(id), "err", err)
 			continue
@@ -94,7 +142,7 @@ func (g *Group) transferLeadership(ctx context.Context) bool {
 			break
 		}
 	}
-	return len(others) > 0
+	return len(to) > 0
 }
 
 // waitFor returns when done, which is called under mu, says so.

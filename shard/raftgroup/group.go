@@ -59,6 +59,7 @@ type Group struct {
 	acquire     *acquisition
 	releasing   bool // stopped answering, pipeline drains, then Release
 	draining    bool // do not acquire
+	drains      uint64
 	paused      bool // commands wait
 	eager       bool // became leader: acquire without being asked
 	closed      bool

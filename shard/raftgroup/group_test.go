@@ -3,6 +3,7 @@ package raftgroup
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -283,6 +284,51 @@ func TestB5DrainHandsOver(t *testing.T) {
 	for i := range 10 {
 		if n := second.runs(name(i)); n != 1 {
 			t.Fatalf("command %d ran %d times", i, n)
+		}
+	}
+}
+
+// B5: the lease goes to the replica that was asked for, under commands; one that is not
+// there does not get it, and the shard is served as before.
+func TestB5HandOver(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	for i := range 4 {
+		first := c.holder(patience)
+		c.propose(name(2*i), patience)
+		to := c.nodes[(slices.Index(c.nodes, first)+1+i%2)%3]
+		sent := make(chan bool, 1)
+		go func() { sent <- c.propose(name(2*i+1), patience) }()
+		if err := first.group().HandOver(testContext(t), to.group().Replica()); err != nil {
+			t.Fatal(err)
+		}
+		if second := c.holder(patience); second != to {
+			t.Fatalf("node %s serves, not %s", second.id, to.id)
+		}
+		if !<-sent {
+			t.Fatal("a command was lost")
+		}
+		if err := first.group().HandOver(testContext(t), first.group().Replica()); !errors.Is(err, fserr.NotHolder) {
+			t.Fatalf("of one that does not hold it: %v", err)
+		}
+	}
+	holder := c.holder(patience)
+	if err := holder.group().HandOver(testContext(t), 99); err == nil {
+		t.Fatal("handed over to nobody")
+	}
+	if !c.propose("after", patience) || c.holder(patience) != holder {
+		t.Fatal("not served as before")
+	}
+	// A drain is not ended by a hand-over.
+	if err := holder.group().Release(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	next := c.holder(patience)
+	if err := holder.group().HandOver(testContext(t), next.group().Replica()); !errors.Is(err, fserr.NotHolder) || !holder.group().draining {
+		t.Fatalf("of a drained one: %v", err)
+	}
+	for i := range 8 {
+		if n := next.runs(name(i)); n != 1 {
+			t.Errorf("command %d ran %d times", i, n)
 		}
 	}
 }

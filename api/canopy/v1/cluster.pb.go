@@ -2309,6 +2309,94 @@ func (*ResumeResponse) Descriptor() ([]byte, []int) {
 	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{29}
 }
 
+type MoveLeaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Node          uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveLeaseRequest) Reset() {
+	*x = MoveLeaseRequest{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveLeaseRequest) ProtoMessage() {}
+
+func (x *MoveLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveLeaseRequest.ProtoReflect.Descriptor instead.
+func (*MoveLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *MoveLeaseRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *MoveLeaseRequest) GetNode() uint64 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+type MoveLeaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveLeaseResponse) Reset() {
+	*x = MoveLeaseResponse{}
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveLeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveLeaseResponse) ProtoMessage() {}
+
+func (x *MoveLeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveLeaseResponse.ProtoReflect.Descriptor instead.
+func (*MoveLeaseResponse) Descriptor() ([]byte, []int) {
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{31}
+}
+
 type CreateShardRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Replicas      uint32                 `protobuf:"varint,1,opt,name=replicas,proto3" json:"replicas,omitempty"`  // 1, 3 or 5; not with nodes
@@ -2319,7 +2407,7 @@ type CreateShardRequest struct {
 
 func (x *CreateShardRequest) Reset() {
 	*x = CreateShardRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2419,7 @@ func (x *CreateShardRequest) String() string {
 func (*CreateShardRequest) ProtoMessage() {}
 
 func (x *CreateShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[30]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2432,7 @@ func (x *CreateShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateShardRequest.ProtoReflect.Descriptor instead.
 func (*CreateShardRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CreateShardRequest) GetReplicas() uint32 {
@@ -2370,7 +2458,7 @@ type CreateShardResponse struct {
 
 func (x *CreateShardResponse) Reset() {
 	*x = CreateShardResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2470,7 @@ func (x *CreateShardResponse) String() string {
 func (*CreateShardResponse) ProtoMessage() {}
 
 func (x *CreateShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[31]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2483,7 @@ func (x *CreateShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateShardResponse.ProtoReflect.Descriptor instead.
 func (*CreateShardResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CreateShardResponse) GetInfo() *ShardInfo {
@@ -2420,7 +2508,7 @@ type ChangeReplicasRequest struct {
 
 func (x *ChangeReplicasRequest) Reset() {
 	*x = ChangeReplicasRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2520,7 @@ func (x *ChangeReplicasRequest) String() string {
 func (*ChangeReplicasRequest) ProtoMessage() {}
 
 func (x *ChangeReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[32]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2533,7 @@ func (x *ChangeReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ChangeReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ChangeReplicasRequest) GetShard() uint64 {
@@ -2506,7 +2594,7 @@ type ChangeReplicasResponse struct {
 
 func (x *ChangeReplicasResponse) Reset() {
 	*x = ChangeReplicasResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2606,7 @@ func (x *ChangeReplicasResponse) String() string {
 func (*ChangeReplicasResponse) ProtoMessage() {}
 
 func (x *ChangeReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[33]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2619,7 @@ func (x *ChangeReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ChangeReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ChangeReplicasResponse) GetInfo() *ShardInfo {
@@ -2550,7 +2638,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2650,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[34]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2663,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint64 {
@@ -2593,7 +2681,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2693,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[35]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2706,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 type GrantInspectionRequest struct {
@@ -2629,7 +2717,7 @@ type GrantInspectionRequest struct {
 
 func (x *GrantInspectionRequest) Reset() {
 	*x = GrantInspectionRequest{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2729,7 @@ func (x *GrantInspectionRequest) String() string {
 func (*GrantInspectionRequest) ProtoMessage() {}
 
 func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[36]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2742,7 @@ func (x *GrantInspectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionRequest.ProtoReflect.Descriptor instead.
 func (*GrantInspectionRequest) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 type GrantInspectionResponse struct {
@@ -2666,7 +2754,7 @@ type GrantInspectionResponse struct {
 
 func (x *GrantInspectionResponse) Reset() {
 	*x = GrantInspectionResponse{}
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2766,7 @@ func (x *GrantInspectionResponse) String() string {
 func (*GrantInspectionResponse) ProtoMessage() {}
 
 func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_canopy_v1_cluster_proto_msgTypes[37]
+	mi := &file_api_canopy_v1_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2779,7 @@ func (x *GrantInspectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantInspectionResponse.ProtoReflect.Descriptor instead.
 func (*GrantInspectionResponse) Descriptor() ([]byte, []int) {
-	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_canopy_v1_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GrantInspectionResponse) GetCapability() []byte {
@@ -2895,7 +2983,11 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x04stop\x18\x01 \x01(\bR\x04stop\"\x0f\n" +
 	"\rDrainResponse\"\x0f\n" +
 	"\rResumeRequest\"\x10\n" +
-	"\x0eResumeResponse\"F\n" +
+	"\x0eResumeResponse\"<\n" +
+	"\x10MoveLeaseRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x04R\x04node\"\x13\n" +
+	"\x11MoveLeaseResponse\"F\n" +
 	"\x12CreateShardRequest\x12\x1a\n" +
 	"\breplicas\x18\x01 \x01(\rR\breplicas\x12\x14\n" +
 	"\x05nodes\x18\x02 \x03(\x04R\x05nodes\"?\n" +
@@ -2921,7 +3013,7 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"capability2\x8b\x01\n" +
 	"\aCluster\x12A\n" +
 	"\bWatchMap\x12\x1a.canopy.v1.WatchMapRequest\x1a\x17.canopy.v1.PlacementMap0\x01\x12=\n" +
-	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\xbc\a\n" +
+	"\x06Status\x12\x18.canopy.v1.StatusRequest\x1a\x19.canopy.v1.StatusResponse2\x84\b\n" +
 	"\x05Admin\x12L\n" +
 	"\vShardStatus\x12\x1d.canopy.v1.ShardStatusRequest\x1a\x1e.canopy.v1.ShardStatusResponse\x12C\n" +
 	"\bChecksum\x12\x1a.canopy.v1.ChecksumRequest\x1a\x1b.canopy.v1.ChecksumResponse\x12X\n" +
@@ -2930,7 +3022,8 @@ const file_api_canopy_v1_cluster_proto_rawDesc = "" +
 	"\x04Fsck\x12\x16.canopy.v1.FsckRequest\x1a\x16.canopy.v1.FsckFinding0\x01\x12=\n" +
 	"\x06Repair\x12\x18.canopy.v1.RepairRequest\x1a\x19.canopy.v1.RepairResponse\x12:\n" +
 	"\x05Drain\x12\x17.canopy.v1.DrainRequest\x1a\x18.canopy.v1.DrainResponse\x12=\n" +
-	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12L\n" +
+	"\x06Resume\x12\x18.canopy.v1.ResumeRequest\x1a\x19.canopy.v1.ResumeResponse\x12F\n" +
+	"\tMoveLease\x12\x1b.canopy.v1.MoveLeaseRequest\x1a\x1c.canopy.v1.MoveLeaseResponse\x12L\n" +
 	"\vCreateShard\x12\x1d.canopy.v1.CreateShardRequest\x1a\x1e.canopy.v1.CreateShardResponse\x12U\n" +
 	"\x0eChangeReplicas\x12 .canopy.v1.ChangeReplicasRequest\x1a!.canopy.v1.ChangeReplicasResponse\x12I\n" +
 	"\n" +
@@ -2950,7 +3043,7 @@ func file_api_canopy_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_api_canopy_v1_cluster_proto_rawDescData
 }
 
-var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_api_canopy_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*WatchMapRequest)(nil),         // 0: canopy.v1.WatchMapRequest
 	(*PlacementMap)(nil),            // 1: canopy.v1.PlacementMap
@@ -2982,18 +3075,20 @@ var file_api_canopy_v1_cluster_proto_goTypes = []any{
 	(*DrainResponse)(nil),           // 27: canopy.v1.DrainResponse
 	(*ResumeRequest)(nil),           // 28: canopy.v1.ResumeRequest
 	(*ResumeResponse)(nil),          // 29: canopy.v1.ResumeResponse
-	(*CreateShardRequest)(nil),      // 30: canopy.v1.CreateShardRequest
-	(*CreateShardResponse)(nil),     // 31: canopy.v1.CreateShardResponse
-	(*ChangeReplicasRequest)(nil),   // 32: canopy.v1.ChangeReplicasRequest
-	(*ChangeReplicasResponse)(nil),  // 33: canopy.v1.ChangeReplicasResponse
-	(*RemoveNodeRequest)(nil),       // 34: canopy.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),      // 35: canopy.v1.RemoveNodeResponse
-	(*GrantInspectionRequest)(nil),  // 36: canopy.v1.GrantInspectionRequest
-	(*GrantInspectionResponse)(nil), // 37: canopy.v1.GrantInspectionResponse
-	(*Fragment)(nil),                // 38: canopy.v1.Fragment
-	(*Repair)(nil),                  // 39: canopy.v1.Repair
-	(*HeatRequest)(nil),             // 40: canopy.v1.HeatRequest
-	(*HeatResponse)(nil),            // 41: canopy.v1.HeatResponse
+	(*MoveLeaseRequest)(nil),        // 30: canopy.v1.MoveLeaseRequest
+	(*MoveLeaseResponse)(nil),       // 31: canopy.v1.MoveLeaseResponse
+	(*CreateShardRequest)(nil),      // 32: canopy.v1.CreateShardRequest
+	(*CreateShardResponse)(nil),     // 33: canopy.v1.CreateShardResponse
+	(*ChangeReplicasRequest)(nil),   // 34: canopy.v1.ChangeReplicasRequest
+	(*ChangeReplicasResponse)(nil),  // 35: canopy.v1.ChangeReplicasResponse
+	(*RemoveNodeRequest)(nil),       // 36: canopy.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),      // 37: canopy.v1.RemoveNodeResponse
+	(*GrantInspectionRequest)(nil),  // 38: canopy.v1.GrantInspectionRequest
+	(*GrantInspectionResponse)(nil), // 39: canopy.v1.GrantInspectionResponse
+	(*Fragment)(nil),                // 40: canopy.v1.Fragment
+	(*Repair)(nil),                  // 41: canopy.v1.Repair
+	(*HeatRequest)(nil),             // 42: canopy.v1.HeatRequest
+	(*HeatResponse)(nil),            // 43: canopy.v1.HeatResponse
 }
 var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: canopy.v1.PlacementMap.nodes:type_name -> canopy.v1.NodeInfo
@@ -3004,12 +3099,12 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	4,  // 5: canopy.v1.ShardInfo.initial:type_name -> canopy.v1.ReplicaInfo
 	11, // 6: canopy.v1.ShardStatusResponse.shards:type_name -> canopy.v1.ShardStatus
 	12, // 7: canopy.v1.ShardStatus.subtrees:type_name -> canopy.v1.SubtreeStatus
-	38, // 8: canopy.v1.SubtreeStatus.fragments:type_name -> canopy.v1.Fragment
+	40, // 8: canopy.v1.SubtreeStatus.fragments:type_name -> canopy.v1.Fragment
 	19, // 9: canopy.v1.ListSessionsResponse.sessions:type_name -> canopy.v1.SessionInfo
 	22, // 10: canopy.v1.FsckFinding.edge:type_name -> canopy.v1.FsckEdge
-	39, // 11: canopy.v1.FsckFinding.repair:type_name -> canopy.v1.Repair
-	38, // 12: canopy.v1.FsckEdge.fragments:type_name -> canopy.v1.Fragment
-	39, // 13: canopy.v1.RepairRequest.repairs:type_name -> canopy.v1.Repair
+	41, // 11: canopy.v1.FsckFinding.repair:type_name -> canopy.v1.Repair
+	40, // 12: canopy.v1.FsckEdge.fragments:type_name -> canopy.v1.Fragment
+	41, // 13: canopy.v1.RepairRequest.repairs:type_name -> canopy.v1.Repair
 	25, // 14: canopy.v1.RepairResponse.outcomes:type_name -> canopy.v1.RepairOutcome
 	3,  // 15: canopy.v1.CreateShardResponse.info:type_name -> canopy.v1.ShardInfo
 	3,  // 16: canopy.v1.ChangeReplicasResponse.info:type_name -> canopy.v1.ShardInfo
@@ -3023,28 +3118,30 @@ var file_api_canopy_v1_cluster_proto_depIdxs = []int32{
 	23, // 24: canopy.v1.Admin.Repair:input_type -> canopy.v1.RepairRequest
 	26, // 25: canopy.v1.Admin.Drain:input_type -> canopy.v1.DrainRequest
 	28, // 26: canopy.v1.Admin.Resume:input_type -> canopy.v1.ResumeRequest
-	30, // 27: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
-	32, // 28: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
-	34, // 29: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
-	36, // 30: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
-	40, // 31: canopy.v1.Admin.Heat:input_type -> canopy.v1.HeatRequest
-	1,  // 32: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
-	8,  // 33: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
-	10, // 34: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
-	14, // 35: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
-	16, // 36: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
-	18, // 37: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
-	21, // 38: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
-	24, // 39: canopy.v1.Admin.Repair:output_type -> canopy.v1.RepairResponse
-	27, // 40: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
-	29, // 41: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
-	31, // 42: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
-	33, // 43: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
-	35, // 44: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
-	37, // 45: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
-	41, // 46: canopy.v1.Admin.Heat:output_type -> canopy.v1.HeatResponse
-	32, // [32:47] is the sub-list for method output_type
-	17, // [17:32] is the sub-list for method input_type
+	30, // 27: canopy.v1.Admin.MoveLease:input_type -> canopy.v1.MoveLeaseRequest
+	32, // 28: canopy.v1.Admin.CreateShard:input_type -> canopy.v1.CreateShardRequest
+	34, // 29: canopy.v1.Admin.ChangeReplicas:input_type -> canopy.v1.ChangeReplicasRequest
+	36, // 30: canopy.v1.Admin.RemoveNode:input_type -> canopy.v1.RemoveNodeRequest
+	38, // 31: canopy.v1.Admin.GrantInspection:input_type -> canopy.v1.GrantInspectionRequest
+	42, // 32: canopy.v1.Admin.Heat:input_type -> canopy.v1.HeatRequest
+	1,  // 33: canopy.v1.Cluster.WatchMap:output_type -> canopy.v1.PlacementMap
+	8,  // 34: canopy.v1.Cluster.Status:output_type -> canopy.v1.StatusResponse
+	10, // 35: canopy.v1.Admin.ShardStatus:output_type -> canopy.v1.ShardStatusResponse
+	14, // 36: canopy.v1.Admin.Checksum:output_type -> canopy.v1.ChecksumResponse
+	16, // 37: canopy.v1.Admin.ReplicaChecksum:output_type -> canopy.v1.ReplicaChecksumResponse
+	18, // 38: canopy.v1.Admin.ListSessions:output_type -> canopy.v1.ListSessionsResponse
+	21, // 39: canopy.v1.Admin.Fsck:output_type -> canopy.v1.FsckFinding
+	24, // 40: canopy.v1.Admin.Repair:output_type -> canopy.v1.RepairResponse
+	27, // 41: canopy.v1.Admin.Drain:output_type -> canopy.v1.DrainResponse
+	29, // 42: canopy.v1.Admin.Resume:output_type -> canopy.v1.ResumeResponse
+	31, // 43: canopy.v1.Admin.MoveLease:output_type -> canopy.v1.MoveLeaseResponse
+	33, // 44: canopy.v1.Admin.CreateShard:output_type -> canopy.v1.CreateShardResponse
+	35, // 45: canopy.v1.Admin.ChangeReplicas:output_type -> canopy.v1.ChangeReplicasResponse
+	37, // 46: canopy.v1.Admin.RemoveNode:output_type -> canopy.v1.RemoveNodeResponse
+	39, // 47: canopy.v1.Admin.GrantInspection:output_type -> canopy.v1.GrantInspectionResponse
+	43, // 48: canopy.v1.Admin.Heat:output_type -> canopy.v1.HeatResponse
+	33, // [33:49] is the sub-list for method output_type
+	17, // [17:33] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -3063,7 +3160,7 @@ func file_api_canopy_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_canopy_v1_cluster_proto_rawDesc), len(file_api_canopy_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -181,6 +181,7 @@ const (
 	Admin_Repair_FullMethodName          = "/canopy.v1.Admin/Repair"
 	Admin_Drain_FullMethodName           = "/canopy.v1.Admin/Drain"
 	Admin_Resume_FullMethodName          = "/canopy.v1.Admin/Resume"
+	Admin_MoveLease_FullMethodName       = "/canopy.v1.Admin/MoveLease"
 	Admin_CreateShard_FullMethodName     = "/canopy.v1.Admin/CreateShard"
 	Admin_ChangeReplicas_FullMethodName  = "/canopy.v1.Admin/ChangeReplicas"
 	Admin_RemoveNode_FullMethodName      = "/canopy.v1.Admin/RemoveNode"
@@ -210,6 +211,9 @@ type AdminClient interface {
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// MoveLease is asked of a shard's holder: it hands lease and leadership to the replica
+	// on another node, and answers when that has happened.
+	MoveLease(ctx context.Context, in *MoveLeaseRequest, opts ...grpc.CallOption) (*MoveLeaseResponse, error)
 	// CreateShard makes a shard with replicas on the nodes named, or on as many as
 	// asked for. Any node serves this and the two below: they change the placement
 	// map, and the shards' holders and nodes follow it.
@@ -323,6 +327,16 @@ func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) MoveLease(ctx context.Context, in *MoveLeaseRequest, opts ...grpc.CallOption) (*MoveLeaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveLeaseResponse)
+	err := c.cc.Invoke(ctx, Admin_MoveLease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) CreateShard(ctx context.Context, in *CreateShardRequest, opts ...grpc.CallOption) (*CreateShardResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateShardResponse)
@@ -395,6 +409,9 @@ type AdminServer interface {
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Resume ends a drain: the node may hold shards again.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// MoveLease is asked of a shard's holder: it hands lease and leadership to the replica
+	// on another node, and answers when that has happened.
+	MoveLease(context.Context, *MoveLeaseRequest) (*MoveLeaseResponse, error)
 	// CreateShard makes a shard with replicas on the nodes named, or on as many as
 	// asked for. Any node serves this and the two below: they change the placement
 	// map, and the shards' holders and nodes follow it.
@@ -442,6 +459,9 @@ func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainRes
 }
 func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServer) MoveLease(context.Context, *MoveLeaseRequest) (*MoveLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveLease not implemented")
 }
 func (UnimplementedAdminServer) CreateShard(context.Context, *CreateShardRequest) (*CreateShardResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateShard not implemented")
@@ -616,6 +636,24 @@ func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_MoveLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveLeaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).MoveLease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_MoveLease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).MoveLease(ctx, req.(*MoveLeaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_CreateShard_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateShardRequest)
 	if err := dec(in); err != nil {
@@ -740,6 +778,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _Admin_Resume_Handler,
+		},
+		{
+			MethodName: "MoveLease",
+			Handler:    _Admin_MoveLease_Handler,
 		},
 		{
 			MethodName: "CreateShard",
