@@ -205,3 +205,57 @@ func TestACheckedClusterIsRepaired(t *testing.T) {
 		t.Errorf("the name that was lost: %v", r)
 	}
 }
+
+// A route with an epoch that no owner had would make clients wait for ever, and no owner
+// can publish over it (PROTOCOLS E8): it is found, and repaired from the shard's log; so
+// is one that is not there.
+func TestRoutesAreRepaired(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, placement.Bootstrap{Nodes: 1, Replicas: 1, Shards: 1}, nil)
+	c.holding(1)
+	place, err := placement.Open(t.Context(), placement.Config{Endpoints: []string{c.etcd.Address()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.Close()
+	cl := c.inspector()
+	route := func() *canopyv1.SubtreeRoute {
+		if err := cl.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range cl.Map().GetSubtrees() {
+			if r.Subtree == 1 {
+				return r
+			}
+		}
+		return nil
+	}
+	eventually(t, "the route is published", func() bool { return route() != nil })
+	right := route()
+	for what, damage := range map[string]func() error{
+		"which no owner has had": func() error {
+			_, err := place.PutRoute(t.Context(), &canopyv1.SubtreeRoute{Subtree: 1, Shard: 1, Epoch: right.Epoch + 7, RootIno: 1})
+			return err
+		},
+		"has no route of it": func() error { return place.DeleteRoute(t.Context(), 1, 1) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the node hears of it", func() bool { return route().GetEpoch() != right.Epoch })
+		found, plan := fsck(t, cl)
+		if len(plan) != 1 || !strings.Contains(strings.Join(found, "\n"), what) {
+			t.Fatalf("%s: %q, %v", what, found, plan)
+		}
+		if made := mend(t, cl, plan); made != 1 {
+			t.Fatalf("%s: not repaired", what)
+		}
+		eventually(t, "the map says so", func() bool { return route().GetEpoch() == right.Epoch })
+		if found, _ := fsck(t, cl); len(found) > 0 {
+			t.Errorf("%s: after the repair: %q", what, found)
+		}
+		if made := mend(t, cl, plan); made != 0 {
+			t.Errorf("%s: repaired twice", what)
+		}
+	}
+}
