@@ -83,7 +83,9 @@ func (v *view) directoryIn(subtree base.SubtreeID, ino base.Ino) (*directory, er
 // headerIn is directoryIn for husks, too.
 func (v *view) headerIn(subtree base.SubtreeID, ino base.Ino) (*directory, error) {
 	id := dirID{subtree, ino}
-	if d := v.dirs[id]; d != nil {
+	// Only what is of the operation's own subtree: what a batch has read for an earlier
+	// operation, on another subtree, is no more this one's than what it would read now.
+	if d := v.dirs[id]; d != nil && subtree == v.subtree {
 		return d, nil
 	}
 	foreign, err := v.mayHold(subtree, ino)
