@@ -136,6 +136,8 @@ func histories() map[string]struct {
 		"an empty one refuses":            {RuleNames, dir().refused(40, 50, rename, "d/a", "d/b", "ENOTEMPTY")},
 		"a file moves with its directory": {"", dir().add(20, 30, history.Enter, "", "", 5).add(40, 50, rename, "d/a", "d/b", 0).refused(60, 70, rmdir, "d/b", "", "ENOTEMPTY")},
 		"a file in a removed directory":   {RuleNames, dir().add(20, 30, rmdir, "d/a", "", 0).add(40, 50, history.Enter, "", "", 5)},
+		"a mount takes it for removed":    {"", dir().add(20, 30, history.Enter, "", "", 5).refused(40, 50, history.Leave, "", "", "ENOENT").with(byMount).with(func(o line) { o.Ino = 5 })},
+		"a library must not":              {RuleNames, dir().add(20, 30, history.Enter, "", "", 5).refused(40, 50, history.Leave, "", "", "ENOENT").with(func(o line) { o.Ino = 5 })},
 		"a directory removed with a file": {RuleNames, dir().add(20, 30, history.Enter, "", "", 5).add(40, 50, rmdir, "d/a", "", 0)},
 
 		// Links.

@@ -40,8 +40,13 @@ func checkRefusals(r *Report, ops []*history.Op) {
 
 // saysNothing reports whether an answer tells nothing of names. The kernel of a mount
 // answers ESTALE when what it looked up was gone before its next question, twice, and when it meets a
-// directory under a new name while another rename holds what it would need to follow.
+// directory under a new name while another rename holds what it would need to follow. It
+// takes a directory for dead, and answers ENOENT for all in it, when a rename over it or an rmdir
+// has gone through by a name under which another mount had put another one meanwhile.
 func saysNothing(op *history.Op) bool {
+	if op.Via == history.ByMount && op.Outcome == "ENOENT" && (op.Kind == history.Enter || op.Kind == history.Leave) {
+		return true
+	}
 	return op.Group != 0 && op.Via == history.ByMount && op.Outcome == "ESTALE" && !byHandle(op.Kind)
 }
 
