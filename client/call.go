@@ -27,6 +27,12 @@ func (c *Client) doIn(ctx context.Context, kind opKind, op *canopyv1.Op) (*canop
 			return result, in, err
 		}
 		next, locateErr := c.relocate(ctx, op, in.subtree)
+		if fserr.KindOf(locateErr) == fserr.NotReady && ctx.Err() == nil {
+			// It may be at the shard that does not answer: as any operation there this
+			// one waits, and asks anew whether it is known meanwhile.
+			next, try = &canopyv1.Op{Subtree: op.Subtree, Cred: op.Cred, Call: op.Call}, -1
+			locateErr = pause(ctx, backoff(relocations))
+		}
 		if locateErr != nil {
 			return nil, inSession{}, wrap(kind, locateErr)
 		}
@@ -192,7 +198,7 @@ func (c *Client) linkOf(ctx context.Context, id base.SubtreeID, dir base.Ino) (*
 			if m := c.inodes.dirs.splitMap(dir); m != nil && m.Home() != id && len(m.In(id)) > 0 {
 				return nil, 0, errHearsay
 			}
-			if _, err := c.locate(ctx, dir, 0); err != nil && fserr.KindOf(err) != fserr.Stale {
+			if _, err := c.locate(ctx, dir, 0); err != nil && fserr.KindOf(err) != fserr.Stale && fserr.KindOf(err) != fserr.NotReady {
 				return nil, 0, err
 			}
 		case <-ctx.Done():

@@ -50,6 +50,7 @@ type Client struct {
 	events   *events
 	opens    *opens
 	moves    *moves
+	locates  *locates
 	accesses *accesses
 	flusher  *flusher
 	data     DataPlane
@@ -131,7 +132,7 @@ func newClient(cfg Config) (*Client, error) {
 		id:     base.ClientID(max(binary.LittleEndian.Uint64(random[:]), 1)),
 		logger: cfg.Logger, seeds: seeds,
 		routes: newRoutes(), nodes: newNodes(cfg.Memory), seqs: newSequencer(), inodes: newInodes(), cache: newCache(cfg.Relaxed),
-		data: cfg.Data,
+		locates: newLocates(), data: cfg.Data,
 	}
 	if c.logger == nil {
 		c.logger = slog.New(slog.DiscardHandler)

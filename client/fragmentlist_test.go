@@ -49,7 +49,7 @@ func TestFragments(t *testing.T) {
 			if op.Subtree == 1 {
 				looks++
 			}
-			now := x.at[min((looks-1)/2, len(x.at)-1)] // it is asked twice
+			now := x.at[min(looks-1, len(x.at)-1)]
 			m := now[base.SubtreeID(op.Subtree)]
 			if m == nil {
 				return verdict{result: &canopyv1.Result{Error: uint32(fserr.Moved), Redirect: &canopyv1.Redirect{Subtree: 1}}}

@@ -156,6 +156,21 @@ func (c *Client) answered(q *question, asked, by base.SubtreeID, r *canopyv1.Res
 // gather returns the attributes of a directory as all of its fragments together have
 // them (PROTOCOLS F1). first, if not nil, is what the subtree from answered already.
 func (c *Client) gather(ctx context.Context, dir base.Ino, first *canopyv1.Result, from base.SubtreeID) (*Attr, error) {
+	m, parts, err := c.gatherParts(ctx, dir, first, from)
+	if err != nil {
+		return nil, err
+	}
+	sum := merge(m, parts)
+	if n := c.inodes.find(dir); n != nil {
+		n.sums.tellApart(sum)
+		n.Release()
+	}
+	return sum, nil
+}
+
+// gatherParts returns the fragments of a directory, and what the subtree of each says of
+// the directory's attributes: its own part of them.
+func (c *Client) gatherParts(ctx context.Context, dir base.Ino, first *canopyv1.Result, from base.SubtreeID) (shard.FragmentMap, map[base.SubtreeID]*canopyv1.Result, error) {
 	for try := 0; ; try++ {
 		q := &question{dir: dir, kind: opGetAttr, have: map[base.SubtreeID]*canopyv1.Result{},
 			attr: func(r *canopyv1.Result) *Attr { return r.Attr },
@@ -168,18 +183,13 @@ func (c *Client) gather(ctx context.Context, dir base.Ino, first *canopyv1.Resul
 		}
 		m, err := c.askFragments(ctx, q)
 		if err == nil {
-			sum := merge(m, q.have)
-			if n := c.inodes.find(dir); n != nil {
-				n.sums.tellApart(sum)
-				n.Release()
-			}
-			return sum, nil
+			return m, q.have, nil
 		}
 		if fserr.KindOf(err) != fserr.Again || first == nil || ctx.Err() != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := pause(ctx, backoff(try)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }

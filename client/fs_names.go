@@ -150,15 +150,14 @@ func gone(err error) error {
 }
 
 // empty removes all that is in dir: files many at a time, directories one by one
-// so that depth does not multiply the number of goroutines.
+// so that depth does not multiply the number of goroutines. It is one listing, so that
+// marks are taken once.
 func (s *FS) empty(ctx context.Context, dir *Inode) error {
+	req := ReadDirRequest{MaxEntries: 1024}
 	for {
-		page, err := s.c.ReadDir(ctx, s.cred, dir, ReadDirRequest{MaxEntries: 1024})
+		page, err := s.c.ReadDir(ctx, s.cred, dir, req)
 		if err != nil {
 			return err
-		}
-		if len(page.Entries) == 0 {
-			return nil
 		}
 		var files []string
 		for _, e := range page.Entries {
@@ -176,6 +175,10 @@ func (s *FS) empty(ctx context.Context, dir *Inode) error {
 		if err := s.unlinkAll(ctx, dir, files); err != nil {
 			return err
 		}
+		if page.EOF || len(page.Entries) == 0 {
+			return nil
+		}
+		req.Cookie, req.Mark = page.Entries[len(page.Entries)-1].Cookie, page.Mark
 	}
 }
 

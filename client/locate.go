@@ -164,10 +164,9 @@ func (c *Client) owns(subtree base.SubtreeID, dir base.Ino, name []byte) bool {
 	return m != nil && m.Has(subtree, shard.NameHash(name))
 }
 
-// locate asks all shards which subtree has an inode, or else the directory dir
-// (0: none) in which it is believed to be. Kind Stale, that none has, comes after two
-// passes between which nothing moved (PROTOCOLS E7).
-func (c *Client) locate(ctx context.Context, ino, dir base.Ino) (*located, error) {
+// locateInPasses asks all shards. Kind Stale, that none has it, comes after two passes
+// between which nothing moved (PROTOCOLS E7).
+func (c *Client) locateInPasses(ctx context.Context, ino, dir base.Ino) (*located, error) {
 	var before map[base.ShardID]uint64
 	for pass := 0; ; pass++ {
 		at, moves, err := c.locateOnce(ctx, &canopyv1.LocateCall{Ino: uint64(ino), Dir: uint64(dir)})

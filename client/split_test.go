@@ -427,6 +427,21 @@ func TestWhoTakesMarks(t *testing.T) {
 	}
 }
 
+// Removing all that a split directory has is one listing of it, however many pages that is.
+func TestRemovalTakesMarksOnce(t *testing.T) {
+	f := newFake(t, 1)
+	d := newSplitDir(t, f)
+	c := f.connect(t, newMemData())
+	d.fill(2500)
+	d.move(half, splitHome+1)
+	if err := c.FS(root).empty(t.Context(), d.inode(t, c)); err != nil || len(d.names) > 0 {
+		t.Errorf("%v; %d names are left", err, len(d.names))
+	}
+	if marks := d.marks.Load(); marks != 2 {
+		t.Errorf("%d marks of two fragments", marks)
+	}
+}
+
 // A position that was told once is good for ever: seekdir goes on there, in a new
 // listing, after whatever splits.
 func TestCookiesStayValid(t *testing.T) {
