@@ -269,6 +269,10 @@ func (s *moveSource) Changed(subtree base.SubtreeID, attempt, round uint64) ([]s
 	return s.t.h.machine.Changed(subtree, attempt, round)
 }
 
+func (s *moveSource) Recorded(subtree base.SubtreeID, attempt uint64) int {
+	return s.t.h.machine.Recorded(subtree, attempt)
+}
+
 func (s *moveSource) Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino) ([]byte, error) {
 	return s.t.h.machine.PolicyFor(r, subtree, dir)
 }

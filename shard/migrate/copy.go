@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -18,6 +19,7 @@ type copying struct {
 	pending *canopyv1.ImportCommand // sent, but not acknowledged: it goes again as it is
 	at      cursor
 	scanned bool
+	paged   bool // the scan has got on since the last round, if that was before its end
 	round   uint64
 	inRound bool
 	keys    []string // of the round, that were not sent yet
@@ -49,12 +51,17 @@ func (d *Driver) stepCopy(ctx context.Context) error {
 		return d.beginImport(ctx)
 	case c.pending != nil:
 		return d.flush(ctx)
+	case len(c.keys) > 0:
+		return d.sendKeys(ctx)
+	case c.paged && !c.scanned && d.src.Recorded(d.subtree, c.attempt) >= d.Limits.RotateKeys:
+		c.paged = false
+		return d.beginRound(ctx) // before they are too many to be remembered
 	case !c.scanned:
 		return d.scan(ctx)
 	case !c.inRound:
 		return d.beginRound(ctx)
-	case len(c.keys) > 0:
-		return d.sendKeys(ctx)
+	case len(c.border) > d.Limits.Border:
+		return d.giveUp(ctx, errBorder)
 	}
 	if d.calm() {
 		at := d.now()
@@ -68,7 +75,8 @@ func (d *Driver) stepCopy(ctx context.Context) error {
 }
 
 // beginImport has the target begin. A fragment that is to take in names can be gone,
-// or its subtree moves by itself: then the move is cancelled, at once or after a while.
+// or its subtree moves by itself: then the move is cancelled, after a while, or at once if
+// that move could wait for this one.
 func (d *Driver) beginImport(ctx context.Context) error {
 	_, err := d.send(ctx, &canopyv1.ImportCommand{Step: canopyv1.ImportStep_IMPORT_BEGIN})
 	d.copy.begun = err == nil
@@ -79,11 +87,19 @@ func (d *Driver) beginImport(ctx context.Context) error {
 		d.waits = max(d.now(), 1)
 	}
 	switch kind := fserr.KindOf(err); {
-	case kind == fserr.NotFound, kind == fserr.Moved, kind == fserr.Exist, kind == fserr.Busy && d.now()-d.waits > JoinLimit:
-		d.note(func(p *Progress) { p.Refused = err.Error() })
-		return d.do(ctx, &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_CANCEL})
+	case kind == fserr.NotFound, kind == fserr.Moved, kind == fserr.Exist, kind == fserr.Deadlock, kind == fserr.Busy && d.now()-d.waits > JoinLimit:
+		return d.giveUp(ctx, err)
 	}
 	return d.refused(err)
+}
+
+// errBorder is why a carve is given up whose hand-off would be too large an entry.
+var errBorder = errors.New("too many directories were moved into what is carved out, or out of it, meanwhile: try again")
+
+// giveUp cancels the move.
+func (d *Driver) giveUp(ctx context.Context, why error) error {
+	d.note(func(p *Progress) { p.Refused = why.Error() })
+	return d.do(ctx, &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_CANCEL})
 }
 
 // calm says that another round would be no smaller than this one.
@@ -146,7 +162,7 @@ func (d *Driver) scan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.at, c.scanned = p.at, p.done
+	c.at, c.scanned, c.paged = p.at, p.done, true
 	c.border.take(p.border)
 	d.note(func(p *Progress) { p.Copying += d.now() - began })
 	return d.give(ctx, p.rows)
@@ -165,9 +181,11 @@ func (d *Driver) beginRound(ctx context.Context) error {
 		return nil
 	}
 	c.round++
-	c.keys, c.inRound = keys, true
+	c.keys, c.inRound = keys, c.scanned
 	d.note(func(p *Progress) {
-		p.Rounds++
+		if c.scanned {
+			p.Rounds++
+		}
 		p.Changed = uint64(len(keys))
 	})
 	return nil
@@ -278,6 +296,9 @@ func (d *Driver) sendTail(ctx context.Context) error {
 // handOff is the commit point: it names the last batch, which the target's log has.
 func (d *Driver) handOff(ctx context.Context) error {
 	c := d.copy
+	if len(c.border) > d.Limits.Border {
+		return d.giveUp(ctx, errBorder)
+	}
 	command := &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_HAND_OFF, Batches: c.batch}
 	if d.move.OfNames() {
 		command.Counts = c.counts

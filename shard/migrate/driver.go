@@ -23,6 +23,8 @@ type Source interface {
 	// Changed returns the keys that changed in a round of an attempt; false: they are
 	// not known.
 	Changed(subtree base.SubtreeID, attempt, round uint64) (keys []string, ok bool)
+	// Recorded returns how many keys have changed in the round that runs.
+	Recorded(subtree base.SubtreeID, attempt uint64) int
 	// Policy returns the encoded layout policy that holds in a directory, nil if
 	// there is none.
 	Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino) ([]byte, error)
@@ -57,9 +59,16 @@ type Limits struct {
 	// CalmKeys is a round so small that another one would be no smaller: what changed
 	// meanwhile is fewer keys still, and they are what operations wait for.
 	CalmKeys uint64
+	// RotateKeys is how many keys may have changed before they are sent, though the copy is
+	// not complete: what is recorded is memory. A move whose writers are faster than that
+	// for long begins again, as MaxRecorded of the source says.
+	RotateKeys int
+	// Border is how many names and directories the hand-off of a carve rewrites at most:
+	// they are one entry.
+	Border int
 }
 
-var defaults = Limits{BatchBytes: 512 << 10, WalkNames: 4096, CalmKeys: 512}
+var defaults = Limits{BatchBytes: 512 << 10, WalkNames: 4096, CalmKeys: 512, RotateKeys: 1 << 16, Border: 1 << 14}
 
 // Progress is how far a Driver is.
 type Progress struct {
@@ -84,7 +93,9 @@ type Driver struct {
 
 	move    *schema.Move  // as of the last step; nil: to be read
 	walk    []base.Ino    // members whose names are to be looked at
-	walking bool          // walk was begun
+	walked  []byte        // the last key of the first of them that was looked at
+	listed  base.Ino      // the last member that was there before this driver's walk and is in it
+	walking bool          // all of those are
 	copy    *copying      // the attempt that this driver makes; nil: none
 	dropped bool          // the target has thrown a cancelled import away
 	waits   time.Duration // since when the target has not begun; 0: it has not refused
@@ -195,22 +206,16 @@ func (d *Driver) stepWalk(ctx context.Context) error {
 		return d.attempt(ctx)
 	}
 	if !d.walking {
-		d.walk = nil
-		if err := d.src.Read(ctx, func(r shard.Reader) (err error) {
-			d.walk, err = d.members(r, 0, 1<<40)
-			return err
-		}); err != nil {
-			return err
-		}
-		d.walking = true
+		return d.listWalk(ctx)
 	}
 	if len(d.walk) == 0 {
 		return d.attempt(ctx)
 	}
 	var found []uint64
+	var walked []byte
 	looked := 0
 	if err := d.src.Read(ctx, func(r shard.Reader) (err error) {
-		found, looked, err = d.subdirectories(r, d.walk)
+		found, looked, walked, err = d.subdirectories(r, d.walk, d.walked)
 		return err
 	}); err != nil {
 		return err
@@ -218,13 +223,30 @@ func (d *Driver) stepWalk(ctx context.Context) error {
 	for at := 0; at < len(found); at += membersAtOnce {
 		part := found[at:min(at+membersAtOnce, len(found))]
 		if err := d.do(ctx, &canopyv1.MoveCommand{Step: canopyv1.MoveStep_MOVE_MEMBERS, Members: part}); err != nil {
-			d.walking = false
+			d.walk, d.walked, d.listed, d.walking = nil, nil, 0, false
 			return err
 		}
 	}
-	d.walk = d.walk[looked:]
+	d.walk, d.walked = d.walk[looked:], walked
 	for _, ino := range found {
 		d.walk = append(d.walk, base.Ino(ino))
+	}
+	return nil
+}
+
+// listWalk begins the walk at the next of the members that are there already: at first
+// the root, after another driver's walk all that it found.
+func (d *Driver) listWalk(ctx context.Context) error {
+	var more []base.Ino
+	if err := d.src.Read(ctx, func(r shard.Reader) (err error) {
+		more, err = d.members(r, d.listed+1, d.Limits.WalkNames)
+		return err
+	}); err != nil {
+		return err
+	}
+	d.walk = append(d.walk, more...)
+	if d.walking = len(more) < d.Limits.WalkNames; !d.walking {
+		d.listed = more[len(more)-1]
 	}
 	return nil
 }
@@ -323,15 +345,27 @@ func (d *Driver) members(r shard.Reader, first base.Ino, most int) (all []base.I
 	return all, err
 }
 
-// subdirectories returns the directories that have names in the first of dirs, and
-// how many of dirs it has looked at: at least one.
-func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino) (found []uint64, looked int, err error) {
-	names := 0
-	for _, dir := range dirs {
+// subdirectories returns the directories that have names in the first of dirs, of the very
+// first behind the key after. It looks at about Limits.WalkNames names: how many of dirs it
+// has done with, and the last key of the next one that it has looked at, nil if at none. A
+// directory that is renamed from behind that key to before it is as if it had been moved in.
+func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino, after []byte) (found []uint64, looked int, at []byte, err error) {
+	left := d.Limits.WalkNames
+	for ; looked < len(dirs) && left > 0; looked++ {
+		left-- // of one without names, too
+		lo, hi := schema.NamesRange(d.id, d.subtree, dirs[looked])
+		if after != nil {
+			lo = append(after, 0)
+		}
 		var here []base.Ino
-		lo, hi := schema.NamesRange(d.id, d.subtree, dir)
+		more := false
 		err := r.Scan(lo, hi, func(key, value []byte) (bool, error) {
-			names++
+			if left <= 0 {
+				more = true
+				return false, nil
+			}
+			left--
+			at = append(at[:0], key...)
 			if !schema.IsSelf(key) || schema.DentryKindOf(value) != schema.Directory {
 				return true, nil
 			}
@@ -342,22 +376,23 @@ func (d *Driver) subdirectories(r shard.Reader, dirs []base.Ino) (found []uint64
 			return true, err
 		})
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, nil, err
 		}
 		for _, ino := range here {
 			split, err := d.isSplit(r, ino)
 			if err != nil {
-				return nil, 0, err
+				return nil, 0, nil, err
 			}
 			if !split {
 				found = append(found, uint64(ino))
 			}
 		}
-		if looked++; names >= d.Limits.WalkNames {
-			break
+		if more && len(at) > 0 {
+			return found, looked, at, nil
 		}
+		after, at = nil, nil
 	}
-	return found, looked, nil
+	return found, looked, nil, nil
 }
 
 // isSplit reports whether a directory has names in several subtrees: it stays where

@@ -63,13 +63,10 @@ func (d *Driver) goes(r shard.Reader, dir base.Ino, name []byte) (bool, error) {
 // the directory gets results, since it has its own already (PROTOCOLS C5).
 func (d *Driver) namesRows(r shard.Reader) (rows []raw, err error) {
 	if d.move.Join {
-		all, err := d.kind(r, schema.KindResults)
-		for _, x := range all {
-			if _, sent := d.copy.results[string(x.key)]; !sent {
-				rows = append(rows, x)
-			}
-		}
-		return rows, err
+		return d.kind(r, schema.KindResults, func(key []byte) bool {
+			_, sent := d.copy.results[string(key)]
+			return !sent
+		})
 	}
 	lo, hi := schema.HeaderRange(d.id, d.subtree, d.move.Root)
 	err = r.Scan(lo, hi, func(key, value []byte) (bool, error) {

@@ -329,7 +329,7 @@ func (d *Driver) workersRows(r shard.Reader) ([]raw, error) {
 	var rows []raw
 	locked := map[uint64]bool{}
 	for _, kind := range []schema.Kind{schema.KindAppend, schema.KindCut, schema.KindLocked} {
-		found, err := d.kind(r, kind)
+		found, err := d.kind(r, kind, all)
 		if err != nil {
 			return nil, err
 		}
@@ -349,25 +349,20 @@ func (d *Driver) workersRows(r shard.Reader) ([]raw, error) {
 			}
 		}
 	}
-	locks, err := d.kind(r, schema.KindLockClient)
-	if err != nil {
-		return nil, err
-	}
-	for _, x := range locks {
-		if _, ino, _ := schema.InoOf(x.key); locked[ino] {
-			rows = append(rows, x)
-		}
-	}
-	return rows, nil
+	locks, err := d.kind(r, schema.KindLockClient, func(key []byte) bool {
+		_, ino, _ := schema.InoOf(key)
+		return locked[ino]
+	})
+	return append(rows, locks...), err
 }
 
 // policies are those of the directories that go, and for the root what it inherits.
 func (d *Driver) policies(r shard.Reader) (rows []raw, err error) {
-	all, err := d.kind(r, schema.KindPolicy)
+	set, err := d.kind(r, schema.KindPolicy, all)
 	if err != nil {
 		return nil, err
 	}
-	for _, x := range all {
+	for _, x := range set {
 		dir, _, _ := schema.InoOf(x.key)
 		member, err := d.isMember(r, base.Ino(dir))
 		if err != nil {
@@ -384,10 +379,15 @@ func (d *Driver) policies(r shard.Reader) (rows []raw, err error) {
 	return rows, err
 }
 
-func (d *Driver) kind(r shard.Reader, kind schema.Kind) (rows []raw, err error) {
+func all([]byte) bool { return true }
+
+// kind returns the rows of a kind whose keys are wanted.
+func (d *Driver) kind(r shard.Reader, kind schema.Kind, wanted func(key []byte) bool) (rows []raw, err error) {
 	lo, hi := schema.KindRange(d.id, d.subtree, kind)
 	err = r.Scan(lo, hi, func(key, value []byte) (bool, error) {
-		rows = append(rows, raw{bytes.Clone(key), bytes.Clone(value)})
+		if wanted(key) {
+			rows = append(rows, raw{bytes.Clone(key), bytes.Clone(value)})
+		}
 		return true, nil
 	})
 	return rows, err

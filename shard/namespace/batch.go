@@ -37,6 +37,7 @@ type batch struct {
 	// deciding: the operation runs as the decision of a transaction, which changes the
 	// other fragments of a split directory as it changes the first one.
 	deciding bool
+	restated bool // a subtree may be in another state
 }
 
 type openWindow struct {

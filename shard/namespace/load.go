@@ -10,6 +10,7 @@ import (
 // means that the replica is broken.
 func (m *Machine) Load(r shard.Reader) error {
 	m.reset()
+	defer func() { m.still.note(m.subtrees) }()
 	b, found, err := r.Get(schema.ShardKey(m.cfg.Shard))
 	if err != nil || !found {
 		return err

@@ -19,6 +19,8 @@ type Config struct {
 	// CountNow is up to how many names one operation counts for a quota itself; 0
 	// is the format's. Another one is for tests: it changes what apply does.
 	CountNow int
+	// MaxRecorded is in the place of the constant; 0 is that. It is for tests.
+	MaxRecorded int
 }
 
 // Machine is the state machine of one shard. Load and Apply are called by one
@@ -36,6 +38,7 @@ type Machine struct {
 	scratch  []byte // of encodings, kept from batch to batch
 
 	recordings recordings // of subtrees that are copied
+	still      standstills
 	moved      atomic.Uint64
 }
 
@@ -74,6 +77,9 @@ func New(cfg Config) *Machine {
 	if cfg.CountNow == 0 {
 		cfg.CountNow = countNow
 	}
+	if cfg.MaxRecorded == 0 {
+		cfg.MaxRecorded = MaxRecorded
+	}
 	m := &Machine{cfg: cfg}
 	m.reset()
 	return m
@@ -105,7 +111,13 @@ func (m *Machine) Apply(w shard.Writer, timeNS int64, commands [][]byte) ([][]by
 		}
 		results[i] = result
 	}
-	return results, b.flush()
+	if err := b.flush(); err != nil {
+		return nil, err
+	}
+	if b.restated {
+		m.still.note(m.subtrees)
+	}
+	return results, nil
 }
 
 // Query answers a read on r. It is a pure function of r and op.

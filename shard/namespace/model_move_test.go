@@ -29,6 +29,10 @@ func (s rigSource) Changed(subtree base.SubtreeID, attempt, round uint64) ([]str
 	return s.m.Changed(subtree, attempt, round)
 }
 
+func (s rigSource) Recorded(subtree base.SubtreeID, attempt uint64) int {
+	return s.m.Recorded(subtree, attempt)
+}
+
 func (s rigSource) Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino) ([]byte, error) {
 	return s.m.PolicyFor(r, subtree, dir)
 }
@@ -69,7 +73,7 @@ func (m *model) migrate() {
 // drive moves what began to move out of a subtree, with rounds of the history and
 // crashes between the steps.
 func (m *model) drive(subtree base.SubtreeID, from, to *rig) *schema.Move {
-	limits := migrate.Limits{BatchBytes: 1 << (8 + m.pick("batch", 8)), WalkNames: 3, CalmKeys: uint64(m.pick("calm", 20))}
+	limits := migrate.Limits{BatchBytes: 1 << (8 + m.pick("batch", 8)), WalkNames: 3, CalmKeys: uint64(m.pick("calm", 20)), RotateKeys: 1 + m.pick("rotate", 30), Border: 1 << 10}
 	clock := time.Duration(0)
 	fresh := func() *migrate.Driver {
 		d := migrate.New(from.shard, subtree, rigSource{from}, rigTarget{to}, func() time.Duration { return clock })

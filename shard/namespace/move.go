@@ -76,6 +76,7 @@ func (b *batch) saveMove() (*canopyv1.Result, error) {
 
 func (b *batch) saveSubtree() error {
 	b.enter(b.sub) // the view's copy of its state
+	b.restated = true
 	return b.set(schema.SubtreeKey(b.id, b.sub.id), &b.sub.Subtree)
 }
 
@@ -208,7 +209,7 @@ func (b *batch) memberRemoved(dir base.Ino) error {
 	}
 	delete(s.members, dir)
 	if c := b.m.recordings.get(s.id); c != nil {
-		c.now[string(schema.HeaderKey(b.id, s.id, dir))] = struct{}{}
+		c.add(schema.HeaderKey(b.id, s.id, dir))
 	}
 	return b.w.Delete(schema.ForwardKey(b.id, b.subtree, dir))
 }
@@ -246,7 +247,7 @@ func (b *batch) moveCopy(*canopyv1.MoveCommand) (*canopyv1.Result, error) {
 	}
 	s.move.Phase, s.move.Attempt = schema.MoveCopying, b.nextID()
 	s.State = schema.Active
-	c := &recording{attempt: s.move.Attempt, subtree: s.id, members: s.members, now: map[string]struct{}{}}
+	c := &recording{attempt: s.move.Attempt, subtree: s.id, members: s.members, most: b.m.cfg.MaxRecorded, now: map[string]struct{}{}}
 	if s.move.OfNames() {
 		c.names = s.move
 	}

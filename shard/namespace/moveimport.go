@@ -14,6 +14,7 @@ import (
 func (b *batch) takeIn(c *canopyv1.ImportCommand) (*canopyv1.Result, error) {
 	id := base.SubtreeID(c.GetSubtree())
 	ofNames := c.GetHi() > 0
+	b.restated = b.restated || c.GetStep() != canopyv1.ImportStep_IMPORT_BATCH
 	switch {
 	case id == base.ShardMeta || c.GetEpoch() == 0 || c.GetAttempt() == 0 || base.ShardID(c.FromShard) == b.id && !ofNames:
 		return nil, fserr.Malformed

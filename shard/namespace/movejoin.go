@@ -32,6 +32,11 @@ func (b *batch) joinBegin(old *schema.Import, c *canopyv1.ImportCommand) (*canop
 		return refuse(fserr.Moved, "the fragment that they join is not at this shard")
 	}
 	if s.State == schema.Active && s.move != nil {
+		if s.move.Join && s.move.Phase <= schema.MoveFrozen && base.SubtreeID(c.FromSubtree) > s.id {
+			// It may wait for the other, or for one that does. Those with a smaller number
+			// wait, so that there is no circle.
+			return refuse(fserr.Deadlock, "the subtree of the fragment that they join joins another one: try again when it has")
+		}
 		return refuse(fserr.Busy, "the subtree of the fragment that they join moves itself")
 	}
 	if s.State != schema.Active {

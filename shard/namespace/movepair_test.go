@@ -33,9 +33,10 @@ type shards struct {
 	fault func(step string, after bool) error
 	steps []string
 	// observe, if set, sees each write as it was sent at last.
-	observe func(*canopyv1.Op)
-	small   bool // batches, so that there are many
-	twice   bool // each step is done twice, and then comes of another attempt
+	observe  func(*canopyv1.Op)
+	small    bool // batches, so that there are many
+	recorded int  // keys that a machine remembers; 0: as many as it does
+	twice    bool // each step is done twice, and then comes of another attempt
 }
 
 // machineOf is one shard.
@@ -66,7 +67,7 @@ func newShards(t testing.TB, n int) *shards {
 func (s *shards) nextSeq() uint64 { s.seq++; return s.seq }
 
 func (x *machineOf) load() {
-	x.m = New(Config{Shard: x.id})
+	x.m = New(Config{Shard: x.id, MaxRecorded: x.s.recorded})
 	if err := x.m.Load(x.kv); err != nil {
 		x.s.t.Fatal(err)
 	}
@@ -286,6 +287,10 @@ func (x *machineOf) Changed(subtree base.SubtreeID, attempt, round uint64) ([]st
 	return x.m.Changed(subtree, attempt, round)
 }
 
+func (x *machineOf) Recorded(subtree base.SubtreeID, attempt uint64) int {
+	return x.m.Recorded(subtree, attempt)
+}
+
 func (x *machineOf) Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino) ([]byte, error) {
 	return x.m.PolicyFor(r, subtree, dir)
 }
@@ -350,7 +355,7 @@ func (s *shards) begin(path string, to base.ShardID) (from base.ShardID, subtree
 func (s *shards) driver(from base.ShardID, subtree base.SubtreeID, to base.ShardID) *migrate.Driver {
 	d := migrate.New(from, subtree, s.of[from], target{s.of[to]}, func() time.Duration { return time.Duration(s.now) })
 	if s.small {
-		d.Limits = migrate.Limits{BatchBytes: 400, WalkNames: 3, CalmKeys: 1}
+		d.Limits = migrate.Limits{BatchBytes: 400, WalkNames: 3, CalmKeys: 1, RotateKeys: 4, Border: 1 << 10}
 	}
 	return d
 }

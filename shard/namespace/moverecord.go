@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard"
@@ -18,18 +19,34 @@ type recording struct {
 	subtree base.SubtreeID
 	members map[base.Ino]struct{} // of a carve, the subtree's own; nil: all that travels
 	names   *schema.Move          // of a range of names; else nil
-	now     map[string]struct{}   // Apply's alone
+	most    int                   // keys in a round
+	now     map[string]struct{}   // Apply's alone; nil: there were more than that
+	count   atomic.Int64          // of them
 
 	mu    sync.Mutex
 	round uint64              // the last rotation
-	keys  map[string]struct{} // that had changed before it and after the one before
+	keys  map[string]struct{} // that had changed before it and after the one before; nil: lost
 }
+
+// MaxRecorded is how many keys that change a machine remembers in a round of copying a
+// subtree. If more do, the copy begins again.
+const MaxRecorded = 1 << 18
 
 // note takes in a key that is written.
 func (c *recording) note(key []byte) {
 	if c.concerns(key) {
-		c.now[string(key)] = struct{}{}
+		c.add(key)
 	}
+}
+
+func (c *recording) add(key []byte) {
+	if c.now == nil {
+		return
+	}
+	if c.now[string(key)] = struct{}{}; len(c.now) > c.most {
+		c.now = nil // until the next attempt
+	}
+	c.count.Store(int64(len(c.now)))
 }
 
 // concerns reports whether the key's row goes along. Of a carve the rows of the
@@ -60,7 +77,11 @@ func (c *recording) rotate(round uint64) {
 	if round != c.round+1 {
 		return
 	}
-	c.round, c.keys, c.now = round, c.now, map[string]struct{}{}
+	c.round, c.keys = round, c.now
+	if c.now != nil {
+		c.now = map[string]struct{}{}
+	}
+	c.count.Store(0)
 }
 
 // recorder notes what is written under the subtrees that are copied.
@@ -142,10 +163,18 @@ func (m *Machine) Changed(subtree base.SubtreeID, attempt, round uint64) (keys [
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.round != round {
+	if c.round != round || c.keys == nil {
 		return nil, false
 	}
 	return slices.Sorted(maps.Keys(c.keys)), true
+}
+
+// Recorded returns how many keys have changed in the round that runs of an attempt.
+func (m *Machine) Recorded(subtree base.SubtreeID, attempt uint64) int {
+	if c := m.recordings.get(subtree); c != nil && c.attempt == attempt {
+		return int(c.count.Load())
+	}
+	return 0
 }
 
 func (r *recordings) clear() {

@@ -17,7 +17,7 @@ func (b *batch) position(s slot, dir base.Ino) (position, error) {
 	if err := b.closing(dir); err != nil {
 		return position{}, err
 	}
-	at, probe, err := b.freePosition(s, dir)
+	at, probe, err := b.freePosition(s, dir, maxProbe)
 	return position{at, probe}, err
 }
 

@@ -107,7 +107,7 @@ func (x *committing) editName(e *canopyv1.TxnEdit) error {
 		at, err = x.replace(d, s.entry, next)
 	} else {
 		var p position
-		if p, err = x.position(s, d.Ino); err == nil {
+		if p.at, p.probe, err = x.freePosition(s, d.Ino, maxProbeDecided); err == nil {
 			at, err = x.appear(d, p, next)
 		}
 	}

@@ -39,6 +39,10 @@ func (s txnSource) Changed(subtree base.SubtreeID, attempt, round uint64) ([]str
 	return s.m.Changed(subtree, attempt, round)
 }
 
+func (s txnSource) Recorded(subtree base.SubtreeID, attempt uint64) int {
+	return s.m.Recorded(subtree, attempt)
+}
+
 func (s txnSource) Policy(r shard.Reader, subtree base.SubtreeID, dir base.Ino) ([]byte, error) {
 	return s.m.PolicyFor(r, subtree, dir)
 }
@@ -255,4 +259,57 @@ func historyLine(r *rapid.T, dirs []string, i int) string {
 		line += " uid=5"
 	}
 	return line
+}
+
+// What a transaction decided is carried out, though all positions for its name were taken
+// after it had prepared (PROTOCOLS F2): a commit that fails would stop the replica.
+func TestDecidedNameFindsRoom(t *testing.T) {
+	const first = shard.Hash(1<<shard.FullBits | 5)
+	c := newHashedShards(t, 2, func([]byte) shard.Hash { return first })
+	for _, line := range []string{"mkdir /d", "spread /d", "mkdir /d/a", "mkdir /d/b", "create /d/a/f"} {
+		c.line(parseLine(t, nil, line))
+	}
+	to := c.dir("/d/b")
+	n := c.nodes[c.owner[to.subtree]]
+	taken := (&schema.Dentry{Kind: schema.Link, Name: []byte("taken"), Ino: 77, Subtree: to.subtree}).Append(nil)
+	var last []byte
+	h := first
+	for range maxProbe {
+		for i := range shard.Collisions {
+			last = schema.DentryKey(n.id, to.subtree, base.Ino(to.ino), h.Cookie(i))
+			if err := n.kv.Set(last, taken); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h = h.Next()
+	}
+	begin := func() *driven {
+		at, op := c.operation(parseLine(t, nil, "rename /d/a/f /d/b/f"))
+		c.seq++
+		op.Subtree, op.Seq = uint64(at), c.seq
+		return c.begin(op, c.request(op)).prepare()
+	}
+	if x := begin(); x.failed != 0 || x.verdict.Kind != fserr.NoSpace {
+		t.Errorf("prepare without room: %v, %v", x.failed, x.verdict)
+	} else {
+		x.decide()
+		x.finish()
+	}
+	if err := n.kv.Delete(last); err != nil {
+		t.Fatal(err)
+	}
+	x := begin()
+	if x.failed != 0 || x.verdict.Kind != fserr.OK {
+		t.Fatalf("prepare: %v, %v", x.failed, x.verdict)
+	}
+	if err := n.kv.Set(last, taken); err != nil { // somebody else comes
+		t.Fatal(err)
+	}
+	if r := x.decide(); r.Error != 0 {
+		t.Errorf("decide: %v", fserr.Kind(r.Error))
+	}
+	x.finish()
+	if r := c.lookup(c.dir("/d/b"), "f"); r.Error != 0 {
+		t.Errorf("it is not there: %v", fserr.Kind(r.Error))
+	}
 }

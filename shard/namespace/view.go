@@ -233,12 +233,12 @@ func (v *view) scanEntries(dir base.Ino, first, last base.Cookie, fn func(at bas
 
 // freePosition returns where an absent name goes: the lowest free collision value
 // of its hash, or of the next hash when all are taken, and how far that is.
-func (v *view) freePosition(s slot, dir base.Ino) (at base.Cookie, probe uint32, err error) {
+func (v *view) freePosition(s slot, dir base.Ino, most uint32) (at base.Cookie, probe uint32, err error) {
 	if !s.taken {
 		return s.hash.Cookie(0), 0, nil
 	}
 	h := s.hash
-	for ; probe < maxProbe; probe++ {
+	for ; probe < most; probe++ {
 		var taken [shard.Collisions]bool
 		err = v.scanEntries(dir, h.Cookie(0), h.Cookie(shard.Collisions-1), func(at base.Cookie, _ []byte) (bool, error) {
 			taken[at%shard.Collisions] = true
@@ -258,8 +258,13 @@ func (v *view) freePosition(s slot, dir base.Ino) (at base.Cookie, probe uint32,
 }
 
 // maxProbe bounds a search for a free position. Only names made to collide, half
-// a million of them, come here.
-const maxProbe = 4096
+// a million of them, come here. What a transaction has decided cannot be refused any more,
+// though others took the positions that there were when it prepared: for its names there
+// are as many again.
+const (
+	maxProbe        = 4096
+	maxProbeDecided = 2 * maxProbe
+)
 
 // place returns where the entry is as a message.
 func (e *entry) place() *canopyv1.Place {
