@@ -34,6 +34,7 @@ type hosted struct {
 	term     atomic.Pointer[tenure] // nil: this node does not hold the lease
 	room     atomic.Int32           // a room
 	fullNode atomic.Uint64          // whose disk that is, if it is not roomForAll
+	heldBack heldBack
 
 	leaving atomic.Bool        // the map took the replica away: it holds no lease again
 	cancel  context.CancelFunc // ends run

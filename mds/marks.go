@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -28,6 +30,8 @@ const (
 // does not stand any more when a subtree, or a part of one, left this shard or came to it.
 type markTable struct {
 	active atomic.Int32 // marks that stand; read without the lock
+
+	taken, expired, waited prometheus.Counter
 
 	mu     sync.Mutex
 	of     map[fragment]map[markID]*mark
@@ -60,7 +64,10 @@ type heldAnswer struct {
 	answer func()
 }
 
-func newMarkTable() *markTable { return &markTable{of: map[fragment]map[markID]*mark{}} }
+func newMarkTable(events *prometheus.CounterVec) *markTable {
+	return &markTable{of: map[fragment]map[markID]*mark{},
+		taken: events.WithLabelValues("taken"), expired: events.WithLabelValues("expired"), waited: events.WithLabelValues("answer waited")}
+}
 
 // take makes a mark stand, before the fragment is read. One that stands under its id, by
 // an earlier copy of the request, stays: either answer can be the one that counts.
@@ -81,7 +88,12 @@ func (m *markTable) take(f fragment, id markID, moves uint64, deadline time.Dura
 	m.of[f][id] = k
 	m.count++
 	m.active.Add(1)
-	k.timer = time.AfterFunc(deadline, func() { m.drop(f, id, k) })
+	m.taken.Inc()
+	k.timer = time.AfterFunc(deadline, func() {
+		if m.drop(f, id, k) {
+			m.expired.Inc()
+		}
+	})
 	return true
 }
 
@@ -138,6 +150,9 @@ func (m *markTable) hold(answer func(), added ...fragment) bool {
 			k.held = append(k.held, h)
 			h.left++
 		}
+	}
+	if h.left > 0 {
+		m.waited.Inc()
 	}
 	return h.left > 0
 }

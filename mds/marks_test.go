@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -126,6 +128,12 @@ func TestMarksOverShards(t *testing.T) {
 				problems = append(problems, fmt.Sprintf("mark %d, fragments %v", m.Mark, m.DirAttr.Fragments))
 			}
 		}
+		free := func(at base.ShardID, subtree uint64) {
+			if kind := fserr.Kind(lister.do(at, in(subtree, markNames(dir, n, true))).Error); kind != fserr.OK {
+				problems = append(problems, fmt.Sprint("free: ", kind))
+			}
+		}
+		free(1, 1) // which held back what the coordinator answers
 		held := k.send(c.nodes[c.holding(1)], 1, k.write(&canopyv1.Op{Subtree: 1, Cred: root, Call: &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{
 			SrcDir: dir, SrcName: []byte(from), DstDir: dir, DstName: []byte(to), DstSubtree: into}}}))[0]
 		eventually(t, "the name is there", func() bool { return lister.do(2, in(into, lookup(dir, to))).Error == 0 })
@@ -134,14 +142,58 @@ func TestMarksOverShards(t *testing.T) {
 			problems = append(problems, fmt.Sprintf("an answer came while the mark stood: %v", fserr.Kind(r.GetError())))
 		case <-time.After(250 * time.Millisecond): // longer than other transactions' answers wait
 		}
-		for s, subtree := range []uint64{1, into} {
-			if kind := fserr.Kind(lister.do([]base.ShardID{1, 2}[s], in(subtree, markNames(dir, n, true))).Error); kind != fserr.OK {
-				problems = append(problems, fmt.Sprint("free: ", kind))
-			}
-		}
+		free(2, into)
 		if kind := waitAnswer(t, held); kind != fserr.OK {
 			problems = append(problems, fmt.Sprint("rename: ", kind))
 		}
 		return problems
 	})
+}
+
+// What a coordinator decided before it was drained is not acknowledged while a mark of
+// the fragment stands into which it brought a name: neither by the holder that goes,
+// nor by the next one, to which the client sends its request again.
+func TestMarksOutlastACoordinator(t *testing.T) {
+	c := newCluster(t, placement.Bootstrap{Nodes: 3, Shards: 3, Replicas: 3}, nil)
+	k, lister := c.caller(0xa1).open(1), c.caller(2)
+	dir := k.must(1, k.write(mkdir(1, "d"))).Attr.Ino
+	at := c.holding(1)
+	other := base.ShardID(2)
+	if c.holding(2) == at {
+		other = 3
+	}
+	if c.holding(other) == at {
+		t.Skip("one node holds all shards")
+	}
+	k.open(other)
+	into := c.moveNames(1, &canopyv1.StartMoveRequest{Subtree: 1, Dir: dir, ToShard: uint64(other), Lo: half, Hi: shard.BorderEnd}).Into
+	from, to := "", ""
+	for i := 0; from == "" || to == ""; i++ {
+		if name := fmt.Sprintf("n%d", i); shard.NameHash([]byte(name)).Border() < half {
+			from = name
+		} else {
+			to = name
+		}
+	}
+	k.must(1, k.write(create(dir, from)))
+	began := time.Now()
+	lister.must(other, in(into, markNames(dir, 1, false)))
+	op := k.write(&canopyv1.Op{Subtree: 1, Cred: root, Call: &canopyv1.Op_Rename{Rename: &canopyv1.RenameCall{
+		SrcDir: dir, SrcName: []byte(from), DstDir: dir, DstName: []byte(to), DstSubtree: into}}})
+	held := k.send(c.nodes[at], 1, op)[0]
+	eventually(t, "the name is there", func() bool { return lister.do(other, in(into, lookup(dir, to))).Error == 0 })
+	c.drain(at)
+	stands := func() bool { return time.Since(began) < 900*time.Millisecond }
+	if r, ok := <-held; ok && r.Error == 0 && stands() {
+		t.Error("the holder that went told the client while the mark stood")
+	}
+	again := proto.CloneOf(op)
+	again.Again = true
+	if k.must(1, again); stands() {
+		t.Error("the next holder told the client while the mark stood")
+	}
+	t.Logf("answered after %v", time.Since(began))
+	if kind := fserr.Kind(lister.do(other, in(into, markNames(dir, 1, true))).Error); kind != fserr.Again {
+		t.Error("free: ", kind)
+	}
 }

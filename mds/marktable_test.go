@@ -52,6 +52,7 @@ func TestMarks(t *testing.T) {
 		"the deadline frees": func(t *testing.T, m *markTable) {
 			m.take(f, a, 0, time.Second)
 			held := holds(m, f)
+			m.take(f, b, 0, time.Hour) // which stands on
 			time.Sleep(time.Second - time.Millisecond)
 			synctest.Wait()
 			if held.Load() {
@@ -59,7 +60,7 @@ func TestMarks(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			if !held.Load() || m.free(f, a, 0) {
+			if !held.Load() || m.free(f, a, 0) || !m.free(f, b, 0) {
 				t.Error("after its time")
 			}
 		},
@@ -102,7 +103,7 @@ func TestMarks(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { run(t, newMarkTable()) })
+			synctest.Test(t, func(t *testing.T) { run(t, newMarkTable(newMarkEvents())) })
 		})
 	}
 }
@@ -196,7 +197,7 @@ func twoSites(t *testing.T, withhold bool) (sites [2]*site, names [2]string) {
 	for i := range sites {
 		sites[i] = &site{t: t, kv: memkv.New(), subtree: base.SubtreeID(1 + 6*i)}
 		if withhold {
-			sites[i].marks = newMarkTable()
+			sites[i].marks = newMarkTable(newMarkEvents())
 		}
 		id := base.ShardID(1 + i)
 		sites[i].load(id)

@@ -22,6 +22,8 @@ type metrics struct {
 	streams        prometheus.Gauge
 	refused        prometheus.Counter
 	txns           *prometheus.CounterVec
+	marks          *prometheus.CounterVec
+	heldBack       prometheus.Counter
 	failedReplicas prometheus.Counter
 }
 
@@ -69,19 +71,30 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		txns: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "canopy_mds_transactions_total", Help: "Tries of transactions over subtrees that this node drove, by outcome.",
 		}, []string{"outcome"}),
+		marks: newMarkEvents(),
+		heldBack: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "canopy_mds_held_back_total", Help: "Operations that waited until a move of their subtree let them go on.",
+		}),
 		failedReplicas: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "canopy_mds_replicas_failed_total", Help: "Replicas that were stopped because they could not go on.",
 		}),
 	}
 	for _, c := range []prometheus.Collector{
 		m.latency, m.errors, m.sessionsEnded, m.purged, m.deleted, m.deletions, m.dataErrors, m.streams,
-		m.refused, m.failedReplicas, m.txns,
+		m.refused, m.failedReplicas, m.txns, m.marks, m.heldBack,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+func newMarkEvents() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "canopy_mds_marks_total",
+		Help: "Marks that listings of split directories took, those that were not given back in time, and answers that waited for one.",
+	}, []string{"event"})
 }
 
 func (m *metrics) ofShard(id base.ShardID) *shardMetrics {

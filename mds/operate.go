@@ -171,25 +171,23 @@ type pendingWrite struct {
 	token   uint64   // of a try for a lock
 	adds    base.Ino // the directory that gets a name
 	about   writeHeat
-	// Of what can be a transaction over subtrees.
-	op    *canopyv1.Op
-	floor uint64
+	op      *canopyv1.Op
+	floor   uint64
+	spans   bool // it can be a transaction over subtrees
 }
 
 // submit gives a write to the group. Submits of one stream are in order.
 func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType, now time.Time) {
-	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now, adds: addsTo(op)}
+	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now, adds: addsTo(op),
+		op: op, floor: floor, spans: namespace.TxnCall(op)}
 	if h.counting() != nil {
 		w.about = heatOf(op, kind)
 	}
-	if st.locking(w, op) {
+	if t := h.tenure(); w.spans && t != nil && t.txns.joins(txnRequest{st.client, op.Seq}, w) {
 		return
 	}
-	if namespace.TxnCall(op) {
-		w.op, w.floor = op, floor
-		if t := h.tenure(); t != nil && t.txns.joins(txnRequest{st.client, op.Seq}, w) {
-			return
-		}
+	if st.holdBack(h, floor, op, kind, now) || st.locking(w, op) {
+		return
 	}
 	command := canopyv1.Command{Client: uint64(st.client), Floor: floor, Op: op}
 	if !room(h.room.Load()).takes(kind, op) {
@@ -199,7 +197,7 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 		}
 		command.AnsweredOnly = true // what became of the first copy is in the log
 	}
-	if w.op != nil && !command.AnsweredOnly && namespace.Crosses(op) {
+	if w.spans && !command.AnsweredOnly && namespace.Crosses(op) {
 		w.transact() // what the log would say is known
 		return
 	}
@@ -215,18 +213,24 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 // subtrees. It runs on the group's goroutine and does not block.
 func (w *pendingWrite) applied(result []byte, err error, took raftgroup.Timing) {
 	w.about.queue, w.about.apply = took.Queue, took.Apply
-	if err == nil && errorOf(result) == fserr.CrossSubtree {
-		if w.op != nil {
-			w.transact()
-			return
-		}
+	kind := fserr.OK
+	if err == nil {
+		kind = errorOf(result)
+	}
+	switch {
+	case kind == fserr.CrossSubtree && w.spans:
+		w.transact()
+		return
+	case kind == fserr.CrossSubtree:
 		result = encodeResult(&canopyv1.Result{Error: uint32(fserr.CrossDevice)})
+	case w.metStandstill(result, kind):
+		return
 	}
 	w.finish(result, err)
 }
 
-// finish queues the answer, which may be held back.
-func (w *pendingWrite) finish(result []byte, err error) {
+// give queues the answer, which may be held back.
+func (w *pendingWrite) give(result []byte, err error) {
 	s := w.stream.server
 	kind := fserr.OK
 	switch {

@@ -126,6 +126,8 @@ func (st *opStream) runReads(ctx context.Context, b *readBatch) []outcome {
 		case kinds[i] == fserr.Locked:
 			st.readLater(b, i)
 			continue
+		case kinds[i] == fserr.Frozen && !b.inline && st.readArrived(b, i):
+			continue
 		}
 		b.h.metrics.observe(kind, kinds[i], took)
 		answered = append(answered, answers[i])
@@ -149,8 +151,11 @@ func (st *opStream) query(b *readBatch, r shard.Reader, answers []outcome, kinds
 		if size < batchBytes {
 			result = b.h.machine.Query(r, op)
 		}
+		soon := comes(op, result)
 		st.complete(b, r, op, b.kinds[i], result)
-		kinds[i] = fserr.Kind(result.Error)
+		if kinds[i] = fserr.Kind(result.Error); soon {
+			kinds[i] = fserr.Frozen // for a moment
+		}
 		answers[i] = outcome{op.Id, encodeResult(result)}
 		size += len(answers[i].result)
 	}

@@ -44,6 +44,7 @@ type tenure struct {
 	marks *markTable
 
 	txns      *txnTable
+	inherited *inherited
 	txnRoutes txnRoutes
 
 	heat *heatCounter
@@ -51,10 +52,10 @@ type tenure struct {
 
 func newTenure(h *hosted, epoch base.LeaseEpoch) *tenure {
 	t := &tenure{h: h, epoch: epoch, since: time.Now(), clients: map[base.ClientID]*clientState{},
-		came: map[base.SubtreeID]time.Time{}, txns: newTxnTable()}
+		came: map[base.SubtreeID]time.Time{}, txns: newTxnTable(), inherited: newInherited()}
 	t.locks = newLockTable(t)
 	t.moves = newMover(t)
-	t.marks = newMarkTable()
+	t.marks = newMarkTable(h.server.metrics.marks)
 	t.heat = newHeatCounter(&h.server.heatBatches)
 	return t
 }
@@ -69,6 +70,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.tasks.Go(func() error { t.cutLoop(); return nil })
 	t.tasks.Go(func() error { t.quotaLoop(); return nil })
 	t.tasks.Go(func() error { t.txnLoop(); return nil })
+	t.tasks.Go(func() error { t.inherited.await(t.ctx); return nil })
 	t.tasks.Go(func() error { t.locks.run(t.ctx); return nil })
 	t.tasks.Go(func() error { t.moves.loop(); return nil })
 	t.tasks.Go(func() error { t.heat.run(t.ctx); return nil })

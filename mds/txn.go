@@ -153,8 +153,8 @@ func (t *tenure) transact(ctx context.Context, op *canopyv1.Op, request *canopyv
 		x := &transaction{t: t, op: op, request: request, forwards: forwards}
 		result, err := x.run(ctx)
 		t.h.server.metrics.txns.WithLabelValues(outcomeText(err)).Inc()
-		if err == nil {
-			return result, conflict, nil
+		if err == nil || errors.Is(err, errTermOver) {
+			return result, conflict, err
 		}
 		switch fserr.KindOf(err) {
 		case fserr.Locked, fserr.Frozen, fserr.Busy, fserr.NotReady, fserr.NotHolder, fserr.UnknownShard, fserr.Moved:
@@ -175,7 +175,7 @@ func (t *tenure) transact(ctx context.Context, op *canopyv1.Op, request *canopyv
 }
 
 func outcomeText(err error) string {
-	if err == nil {
+	if err == nil || errors.Is(err, errTermOver) {
 		return "decided"
 	}
 	if fserr.KindOf(err) == fserr.Locked {

@@ -63,14 +63,16 @@ func (x *transaction) decide(ctx context.Context, v *namespace.TxnVerdict) ([]by
 	} else {
 		waited = append(waited, x.t.finish(x.c, shares, answer.TimeNs))
 	}
-	waitFor(ctx, patience, waited...)
+	if !waitFor(x.t.ctx, patience, waited...) {
+		return nil, fserr.New(fserr.NotReady, "transaction", errTermOver)
+	}
 	return answer.Stored, nil
 }
 
-// waitFor waits until all of done are closed, for some time.
-func waitFor(ctx context.Context, patience time.Duration, done ...<-chan struct{}) {
+// waitFor waits until all of done are closed, for some time; false: ctx ended before.
+func waitFor(ctx context.Context, patience time.Duration, done ...<-chan struct{}) bool {
 	if len(done) == 0 {
-		return
+		return true
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -78,11 +80,12 @@ func waitFor(ctx context.Context, patience time.Duration, done ...<-chan struct{
 		select {
 		case <-d:
 		case <-timer.C:
-			return
+			return true
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // carriedOut returns the shares of a decision whose operation the log carried out: they
@@ -263,13 +266,14 @@ func (t *tenure) finish(c *txn.Coordinator, shares []*canopyv1.TxnShare, decided
 			}
 		}
 		close(done)
-		if !pause(t.ctx, forgetAfter) { // nobody waits for it
-			return
-		}
 		command := &canopyv1.Command{Own: &canopyv1.Command_TxnForget{TxnForget: &canopyv1.TxnForgetCommand{Txn: c.ID.Proto()}}}
-		if _, err := t.propose(command); err == nil {
-			t.txns.end(c.ID)
-		} // else it is done once more by who finds the decision
+		wait := retry{next: forgetAfter, limit: time.Second} // nobody waits for it
+		for wait.sleep(t.ctx) {
+			if _, err := t.propose(command); err == nil {
+				t.txns.end(c.ID)
+				return
+			}
+		}
 	})
 	return done
 }

@@ -36,7 +36,8 @@ func (st *opStream) readInTime(b *readBatch, op *canopyv1.Op, kind opType) *cano
 
 // readDecided asks what became of the transactions that a read meets (PROTOCOLS D3):
 // it answers what was before those that were not decided when its snapshot was
-// taken, and waits until what was decided is there.
+// taken, and waits until what was decided is there. It waits, too, for a subtree that
+// comes to this shard.
 func (st *opStream) readDecided(ctx context.Context, b *readBatch, op *canopyv1.Op, kind opType) *canopyv1.Result {
 	wait := retry{next: time.Millisecond, limit: 20 * time.Millisecond}
 	for {
@@ -45,6 +46,9 @@ func (st *opStream) readDecided(ctx context.Context, b *readBatch, op *canopyv1.
 			past := map[schema.TxnID]bool{}
 			for {
 				result = b.h.machine.QueryPast(r, op, past)
+				if comes(op, result) {
+					return nil // the entry by which it comes is applied, and not visible yet
+				}
 				if fserr.Kind(result.Error) != fserr.Locked {
 					st.complete(b, r, op, kind, result)
 					return nil
@@ -58,7 +62,7 @@ func (st *opStream) readDecided(ctx context.Context, b *readBatch, op *canopyv1.
 		if err != nil {
 			return st.server.refusal(err, b.h.shard, base.SubtreeID(op.Subtree))
 		}
-		if fserr.Kind(result.Error) != fserr.Locked {
+		if fserr.Kind(result.Error) != fserr.Locked && !comes(op, result) {
 			return result
 		}
 		if !wait.sleep(ctx) {

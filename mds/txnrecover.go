@@ -2,6 +2,7 @@ package mds
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
@@ -36,8 +37,9 @@ func (t *tenure) txnLoop() {
 
 type txnRecovery struct {
 	t       *tenure
+	looked  bool                     // the decisions of earlier terms are known
 	seen    map[preparedIn]time.Time // locks, since this term first saw them
-	resumed map[schema.TxnID]bool
+	resumed map[schema.TxnID]bool    // decisions that were there at the last look
 }
 
 type preparedIn struct {
@@ -65,24 +67,32 @@ func (r *txnRecovery) look() error {
 	if err != nil {
 		return err
 	}
-	for id, d := range decisions {
-		if !r.resumed[id] && !r.t.txns.runs(id) {
-			r.resumed[id] = true
-			if err := r.resume(id, d); err != nil {
-				return err
-			}
-		}
+	if err := r.resume(decisions); err != nil {
+		return err
 	}
 	return r.ask(held)
 }
 
-// resume has a decision carried out that an earlier holder took.
-func (r *txnRecovery) resume(id schema.TxnID, d *schema.Decision) error {
-	shares, err := sharesOf(d)
-	if err != nil {
-		return err
+// resume has decisions carried out that earlier holders took, each once as long as it is
+// there.
+func (r *txnRecovery) resume(decisions map[schema.TxnID]*schema.Decision) error {
+	maps.DeleteFunc(r.resumed, func(id schema.TxnID, _ bool) bool { return decisions[id] == nil })
+	var inherited []<-chan struct{}
+	for id, d := range decisions {
+		if r.resumed[id] || r.t.txns.runs(id) {
+			continue
+		}
+		shares, err := sharesOf(d)
+		if err != nil {
+			return err
+		}
+		r.resumed[id] = true
+		inherited = append(inherited, r.t.finish(txn.New(id), shares, d.TimeNS))
 	}
-	r.t.finish(txn.New(id), shares, d.TimeNS)
+	if !r.looked {
+		r.looked = true
+		r.t.inherited.found <- inherited // it has room for the one
+	}
 	return nil
 }
 
