@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/fserr"
 	"github.com/canopyfs/canopy/placement"
@@ -274,7 +276,11 @@ func TestSettings(t *testing.T) {
 // TestSilenceIsCountedFromTheTerm: PROTOCOLS C3. A new holder waits a full
 // time-out before it ends a session, whatever happened before.
 func TestSilenceIsCountedFromTheTerm(t *testing.T) {
-	tn := newTenure(&hosted{server: &Server{}}, 1)
+	metrics, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tn := newTenure(&hosted{server: &Server{metrics: metrics}}, 1)
 	tn.mu.Lock()
 	tn.clientLocked(7).known = true
 	tn.mu.Unlock()
