@@ -15,7 +15,7 @@ const (
 	// countedReads is up to how many reads of a batch are counted one by one; of more,
 	// one of each readStride stands for all, chosen at random.
 	countedReads = 8
-	readStride   = 4
+	readStride   = 8
 	// namedShare: one of so many samples tells a name.
 	namedShare = 16
 )

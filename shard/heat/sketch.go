@@ -54,37 +54,38 @@ func (s *Sketch) Add(now time.Duration, samples []Sample) {
 	weights := s.weights(now)
 	for i := range samples {
 		x := &samples[i]
+		p := partOf(x)
 		if !x.Again {
-			s.all(x, &weights)
+			s.all(x, &p, &weights)
 		}
 		if x.Dir == 0 {
 			continue // it names none
 		}
-		s.pairs.add(pairKey(x), x, &weights)
-		s.describe(s.dirs.add(dirKey(x), x, &weights), x, &weights)
+		s.pairs.add(pairKey(x), &p, &weights)
+		s.describe(s.dirs.add(dirKey(x), &p, &weights), x, &weights)
 	}
 }
 
 // all counts what each operation is counted by once.
-func (s *Sketch) all(x *Sample, weights *[Windows]float64) {
+func (s *Sketch) all(x *Sample, p *part, weights *[Windows]float64) {
 	for w, weight := range weights {
-		s.total[w].add(x, weight)
+		s.total[w].add(p, weight)
 		o := &s.ops[w][x.Op%MaxOps]
-		o.ops += float64(x.Count) * weight
-		weight *= 1e-9
-		o.latency += float64(x.LatencyNS) * weight
-		o.serve += float64(x.ServeNS) * weight
-		o.queue += float64(x.QueueNS) * weight
-		o.conflict += float64(x.ConflictNS) * weight
+		o.ops += p.ops * weight
+		o.latency += p.latency * weight
+		o.serve += p.serve * weight
+		o.queue += p.queue * weight
+		o.conflict += p.conflict * weight
 	}
-	s.clients.add(clientKey(x), x, weights)
+	s.clients.add(clientKey(x), p, weights)
 }
 
-// add counts a sample under a key, whose entry it returns.
-func (t *table) add(k key, x *Sample, weights *[Windows]float64) *entry {
+// add counts a part under a key, whose entry it returns.
+func (t *table) add(k key, p *part, weights *[Windows]float64) *entry {
 	e := t.at(k)
-	for w := range e.windows {
-		e.windows[w].add(x, weights[w])
+	for w, weight := range weights {
+		e.windows[w].add(p, weight)
+		e.most[w] += p.ops * weight
 	}
 	return e
 }

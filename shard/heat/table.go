@@ -33,14 +33,23 @@ func (s *sums) seen() (n float64) {
 	return n
 }
 
-// add adds a sample by its weight.
-func (s *sums) add(x *Sample, weight float64) {
-	s.ops[x.Class] += float64(x.Count) * weight
-	weight *= 1e-9
-	s.latency += float64(x.LatencyNS) * weight
-	s.serve += float64(x.ServeNS) * weight
-	s.queue += float64(x.QueueNS) * weight
-	s.conflict += float64(x.ConflictNS) * weight
+// add adds a part by its weight.
+func (s *sums) add(p *part, weight float64) {
+	s.ops[p.class] += p.ops * weight
+	s.latency += p.latency * weight
+	s.serve += p.serve * weight
+	s.queue += p.queue * weight
+	s.conflict += p.conflict * weight
+}
+
+// part is what a sample adds to sums.
+type part struct {
+	class                                Class
+	ops, latency, serve, queue, conflict float64
+}
+
+func partOf(x *Sample) part {
+	return part{x.Class, float64(x.Count), float64(x.LatencyNS) * 1e-9, float64(x.ServeNS) * 1e-9, float64(x.QueueNS) * 1e-9, float64(x.ConflictNS) * 1e-9}
 }
 
 func (s *sums) scale(f float64) {
@@ -57,6 +66,7 @@ func (s *sums) scale(f float64) {
 // entry is a key with its counts.
 type entry struct {
 	key     key
+	most    [Windows]float64 // operations that there were at most: what was seen, and over
 	windows [Windows]sums
 	detail  *detail // of a directory with some operations
 }
@@ -98,7 +108,7 @@ func (t *table) at(k key) *entry {
 	t.index[i] = int32(len(t.entries))
 	e := &t.entries[len(t.entries)-1]
 	for w := range e.windows {
-		e.windows[w].over = t.over[w]
+		e.windows[w].over, e.most[w] = t.over[w], t.over[w]
 	}
 	return e
 }
@@ -127,8 +137,7 @@ func (t *table) purge() {
 	for w := range limit {
 		t.scratch = t.scratch[:0]
 		for i := range t.entries {
-			s := &t.entries[i].windows[w]
-			t.scratch = append(t.scratch, s.seen()+s.over)
+			t.scratch = append(t.scratch, t.entries[i].most[w])
 		}
 		limit[w] = nth(t.scratch, len(t.scratch)-1-t.capacity/4)
 	}
@@ -136,17 +145,15 @@ func (t *table) purge() {
 	for i := range t.entries {
 		e := &t.entries[i]
 		stays := false
-		var most [Windows]float64
-		for w := range most {
-			most[w] = e.windows[w].seen() + e.windows[w].over
-			stays = stays || most[w] > limit[w]
+		for w, most := range e.most {
+			stays = stays || most > limit[w]
 		}
 		if stays {
 			kept = append(kept, *e)
 			continue
 		}
-		for w := range most {
-			t.over[w] = max(t.over[w], most[w])
+		for w, most := range e.most {
+			t.over[w] = max(t.over[w], most)
 		}
 	}
 	clear(t.entries[len(kept):])
@@ -159,6 +166,7 @@ func (t *table) scale(w int, f float64) {
 	t.over[w] *= f
 	for i := range t.entries {
 		t.entries[i].windows[w].scale(f)
+		t.entries[i].most[w] *= f
 		if d := t.entries[i].detail; d != nil {
 			d.scale(w, f)
 		}
