@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/shard/heat"
 )
@@ -139,6 +141,22 @@ func (c *heatCounter) read(do func(s *heat.Sketch, now time.Duration)) {
 		c.countLocked(b)
 	}
 	do(c.sketch, time.Since(c.began))
+}
+
+// metricsWindow is the half-life of what metrics tell: a minute.
+const metricsWindow = 1
+
+// collect tells metrics what is hot, by few numbers.
+func (c *heatCounter) collect(gauge func(d *prometheus.Desc, v float64, labels ...string), shard string) {
+	var share float64
+	var total heat.Rates
+	c.read(func(s *heat.Sketch, now time.Duration) {
+		share, total = s.TopDir(metricsWindow), s.Total(now, metricsWindow)
+	})
+	gauge(topDirDesc, share, shard)
+	gauge(heatOpsDesc, total.All(), shard)
+	gauge(conflictDesc, total.Conflict, shard)
+	gauge(heatLostDesc, float64(c.lost.Load()), shard)
 }
 
 // refusedWrites are those whose client was told to come again, by when it came first:

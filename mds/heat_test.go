@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	canopyv1 "github.com/canopyfs/canopy/api/canopy/v1"
 	"github.com/canopyfs/canopy/internal/base"
 	"github.com/canopyfs/canopy/internal/fserr"
@@ -52,7 +54,8 @@ func about(got float64, want, off int) bool {
 // with time, waiting, names, and where the names would go in a split.
 func TestHeat(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, single, nil)
+	registry := prometheus.NewRegistry()
+	c := newCluster(t, single, func(config *mds.Config) { config.Registerer = registry })
 	a, b := c.caller(0xa).open(1), c.caller(0xb).open(1)
 	hot := a.must(1, a.write(mkdir(1, "hot"))).Attr.Ino
 	cool := a.must(1, a.write(mkdir(1, "cool"))).Attr.Ino
@@ -127,6 +130,29 @@ func TestHeat(t *testing.T) {
 	if !about(ops["mkdir"], 2, 0) || !about(ops["create"], 421, 0) || !about(ops["open_session"], 2, 0) {
 		t.Errorf("by operation: %v", ops)
 	}
+	// 801 of 846 operations are in the hot directory.
+	if got := gauge(t, registry, "canopy_mds_heat_top_directory_share"); got < 0.9 || got > 0.98 {
+		t.Errorf("its share by the metrics: %v", got)
+	}
+	if gauge(t, registry, "canopy_mds_heat_ops_per_second") <= 0 || gauge(t, registry, "canopy_mds_heat_lost_operations") != 0 {
+		t.Error("the metrics tell of no operations, or of lost ones")
+	}
+}
+
+// gauge returns the value of a metric with one label.
+func gauge(t *testing.T, from prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	all, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.GetName() == name && len(m.Metric) == 1 {
+			return m.Metric[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no one %s", name)
+	return 0
 }
 
 // TestHeatOfWaits: who waits for another's lock is counted as in conflict, in the

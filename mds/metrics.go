@@ -144,12 +144,16 @@ var (
 	readOnlyDesc = prometheus.NewDesc("canopy_mds_shard_read_only", "1 if the shard's holder takes nothing new: a disk is full.", []string{"shard"}, nil)
 	diskFullDesc = prometheus.NewDesc("canopy_mds_disk_full", "1 if less than the reserve is free below the data directory.", nil, nil)
 	diskFreeDesc = prometheus.NewDesc("canopy_mds_disk_free_bytes", "Free bytes below the data directory.", nil, nil)
+	topDirDesc   = prometheus.NewDesc("canopy_mds_heat_top_directory_share", "Share of the shard's operations that are in its most used directory, with a half-life of a minute (mdsctl top says which).", []string{"shard"}, nil)
+	heatOpsDesc  = prometheus.NewDesc("canopy_mds_heat_ops_per_second", "Operations per second of the shard, with a half-life of a minute.", []string{"shard"}, nil)
+	conflictDesc = prometheus.NewDesc("canopy_mds_heat_conflict_seconds_per_second", "Time that operations of the shard wait for others, with a half-life of a minute.", []string{"shard"}, nil)
+	heatLostDesc = prometheus.NewDesc("canopy_mds_heat_lost_operations", "Operations of the holder's term that mdsctl top does not count, as there were too many at once.", []string{"shard"}, nil)
 	etcdDesc     = prometheus.NewDesc("canopy_mds_etcd_reachable", "1 if etcd answers.", nil, nil)
 )
 
 // Describe sends the descriptors.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{leaseDesc, sessionsDesc, queueDesc, readOnlyDesc, diskFullDesc, diskFreeDesc, etcdDesc} {
+	for _, d := range []*prometheus.Desc{leaseDesc, sessionsDesc, queueDesc, readOnlyDesc, topDirDesc, heatOpsDesc, conflictDesc, heatLostDesc, diskFullDesc, diskFreeDesc, etcdDesc} {
 		out <- d
 	}
 }
@@ -165,6 +169,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		if t := h.tenure(); t != nil {
 			held, sessions = 1, t.sessionCount()
 			gauge(readOnlyDesc, flag(h.readOnly() != ""), name)
+			if c.server.heat.Load() {
+				t.heat.collect(gauge, name)
+			}
 		}
 		gauge(leaseDesc, held, name)
 		gauge(sessionsDesc, float64(sessions), name)

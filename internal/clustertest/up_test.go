@@ -178,6 +178,7 @@ func TestUpKeepsEverythingOverARestart(t *testing.T) {
 		before.Sys().(*syscall.Stat_t).Ino != after.Sys().(*syscall.Stat_t).Ino {
 		t.Errorf("stat changed over the restart: %+v, then %+v", before.Sys(), after.Sys())
 	}
+	c.topNamesWhoIsHot(t, "dir")
 	c.mdsctl(t, "fsck")
 	c.stop(t)
 }

@@ -151,6 +151,9 @@ func (t *table) top(w, n int) []*entry {
 	return out
 }
 
+// Total returns the rates of all operations of a window, as of now.
+func (s *Sketch) Total(now time.Duration, w int) Rates { return s.total[w].rates(s.perSecond(w, now)) }
+
 // TopDir returns the share that the most used directory has of all operations of a
 // window, 0 if there are none.
 func (s *Sketch) TopDir(w int) (share float64) {
