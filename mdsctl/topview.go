@@ -101,6 +101,9 @@ func eachText(seconds, ops float64) string {
 // fades for long.
 const coldest = 0.01
 
+// worthAWord is the share of a directory's operations from which on a client is named.
+const worthAWord = 0.01
+
 func percentOf(x float64) string { return fmt.Sprintf("%.0f%%", 100*x) }
 
 // cells puts cells and lists of cells into one row.
@@ -165,18 +168,20 @@ func once(list []string, s string) []string {
 func whoText(all []topWho, ops float64) string {
 	const most = 2
 	var parts []string
-	for _, w := range all[:min(most, len(all))] {
-		parts = append(parts, fmt.Sprintf("%s %s", w.name(), percentOf(portion(w.OpsPerSecond, ops))))
-	}
-	if len(all) > most {
-		parts = append(parts, "...")
+	for _, w := range all {
+		if portion(w.OpsPerSecond, ops) < worthAWord {
+			continue
+		}
+		if len(parts) == most {
+			parts = append(parts, "...")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s %s", clientName(w.Client, w.Host, w.Pid, w.Mount), percentOf(portion(w.OpsPerSecond, ops))))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// name is what people call a client.
-func (w *topWho) name() string { return clientName(w.Client, w.Host, w.Pid, w.Mount) }
-
+// clientName is what people call a client: its mount, or its id if it has no session.
 func clientName(id, host string, pid uint32, mount string) string {
 	if host == "" && mount == "" {
 		return id
@@ -196,7 +201,10 @@ func (r *topReport) detail(t *table) {
 		t.line(fmt.Sprintf("%s: names such as %s", path, strings.Join(quoted(d.Names), ", ")))
 	}
 	for _, w := range d.Clients {
-		t.line(fmt.Sprintf("%s: client %s, %s %s/s", path, w.Client, clientName("", w.Host, w.Pid, w.Mount), rateText(w.OpsPerSecond)))
+		if portion(w.OpsPerSecond, d.OpsPerSecond) < worthAWord {
+			continue
+		}
+		t.line(fmt.Sprintf("%s: client %s, %s %s/s", path, w.Client, clientName("no session", w.Host, w.Pid, w.Mount), rateText(w.OpsPerSecond)))
 	}
 	if d.Advice.Split != nil {
 		t.line(fmt.Sprintf("%s: %s", path, d.Advice.splitWords()))
