@@ -41,27 +41,10 @@ func (h *hosted) counting() *heatCounter {
 	return nil
 }
 
-// heatSample describes an operation. The directory is that in which it has a name;
-// that of a directory which is addressed by its number is the directory itself.
+// heatSample describes a read. The directory is that in which what it is about has a
+// name; that of a directory which is addressed by its number is the directory itself.
 func heatSample(client base.ClientID, op *canopyv1.Op, kind opType) heat.Sample {
-	s := heat.Sample{Subtree: base.SubtreeID(op.Subtree), Client: client, Op: uint8(kind), Class: heatClasses[kind], Count: 1}
-	if c := op.GetLink(); c != nil {
-		s.Dir = base.Ino(c.Dir) // that gets the name
-		if c.DirSubtree != 0 {
-			s.Subtree = base.SubtreeID(c.DirSubtree)
-		}
-		return s
-	}
-	s.Dir = base.Ino(op.Dir())
-	return s
-}
-
-// nameOf returns the name that an operation is about, or makes.
-func nameOf(op *canopyv1.Op) []byte {
-	if c := op.GetLink(); c != nil {
-		return c.Name
-	}
-	return op.Name()
+	return heat.Sample{Dir: base.Ino(op.Dir()), Subtree: base.SubtreeID(op.Subtree), Client: client, Op: uint8(kind), Class: heatClasses[kind], Count: 1}
 }
 
 // heatReads counts the reads of a batch that were answered: took is what the batch
@@ -92,7 +75,7 @@ func (st *opStream) heatReads(b *readBatch, kinds []fserr.Kind, took time.Durati
 		s.Count = uint32(n)
 		s.LatencyNS, s.ServeNS, s.QueueNS = int64(took)*int64(n), int64(serve)*int64(n), int64(queue)*int64(n)
 		if rand.Uint32()%namedShare == 0 {
-			s.Name = string(nameOf(b.ops[i]))
+			s.Name = string(b.ops[i].Name())
 		}
 		if samples = append(samples, s); len(samples) == cap(samples) {
 			c.add(st.client, samples...)
@@ -141,24 +124,36 @@ type writeHeat struct {
 	conflict time.Duration // within the node
 }
 
-// heatOf notes what is to be counted of a write.
-func heatOf(op *canopyv1.Op, kind opType) writeHeat {
-	s := heatSample(0, op, kind)
-	w := writeHeat{seq: op.Seq, dir: s.Dir, subtree: s.Subtree, bucket: -1}
-	made := nameOf(op)
-	if rand.Uint32()%namedShare == 0 {
-		w.name = string(made)
-	}
-	if c := op.GetRename(); c != nil {
-		made = c.DstName
-		if c.DstDir != c.SrcDir && (c.DstSubtree == 0 || c.DstSubtree == op.Subtree) {
-			w.dst = base.Ino(c.DstDir)
+// note takes down what is to be counted of a write.
+func (x *writeHeat) note(op *canopyv1.Op) {
+	var name []byte // that the write is about
+	var made []byte // that it makes
+	x.seq, x.subtree, x.bucket = op.Seq, base.SubtreeID(op.Subtree), -1
+	switch c := op.Call.(type) {
+	case *canopyv1.Op_Create:
+		x.dir, name, made = base.Ino(c.Create.Dir), c.Create.Name, c.Create.Name
+	case *canopyv1.Op_Link:
+		x.dir, name, made = base.Ino(c.Link.Dir), c.Link.Name, c.Link.Name
+		if c.Link.DirSubtree != 0 {
+			x.subtree = base.SubtreeID(c.Link.DirSubtree)
+		}
+	case *canopyv1.Op_Rename:
+		x.dir, name, made = base.Ino(c.Rename.SrcDir), c.Rename.SrcName, c.Rename.DstName
+		if c.Rename.DstDir != c.Rename.SrcDir && (c.Rename.DstSubtree == 0 || c.Rename.DstSubtree == op.Subtree) {
+			x.dst = base.Ino(c.Rename.DstDir)
+		}
+	default:
+		x.dir, name = base.Ino(op.Dir()), op.Name()
+		if addsTo(op) != 0 {
+			made = name
 		}
 	}
-	if addsTo(op) != 0 {
-		w.bucket = int8(shard.NameHash(made).Border() >> (shard.BorderBits - 4))
+	if len(made) > 0 {
+		x.bucket = int8(shard.NameHash(made).Border() >> (shard.BorderBits - 4))
 	}
-	return w
+	if x.seq%namedShare == 0 {
+		x.name = string(name)
+	}
 }
 
 // heat counts a write that was answered after took.

@@ -181,7 +181,7 @@ func (st *opStream) submit(h *hosted, floor uint64, op *canopyv1.Op, kind opType
 	w := &pendingWrite{stream: st, h: h, id: op.Id, subtree: base.SubtreeID(op.Subtree), kind: kind, started: now, adds: addsTo(op),
 		op: op, floor: floor, spans: namespace.TxnCall(op)}
 	if h.counting() != nil {
-		w.about = heatOf(op, kind)
+		w.about.note(op)
 	}
 	if t := h.tenure(); w.spans && t != nil && t.txns.joins(txnRequest{st.client, op.Seq}, w) {
 		return
