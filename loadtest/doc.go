@@ -13,6 +13,7 @@
 //	loadtest/memfs    a FUSE file system that answers from memory
 //	loadtest/bulk     large files
 //	loadtest/child    parts that run in processes of their own
+//	loadtest/simulate the balancer's policy in a model of a cluster
 //	loadtest/proc     CPU time and the machine
 //
 // Nothing but cmd/loadtest imports them.

@@ -45,14 +45,27 @@ func (r *Report) WritePlot(file string) error {
 	if err != nil {
 		return err
 	}
+	return WritePlots(file, []*plot.Plot{rates, latency})
+}
+
+// WritePlots draws plots below each other.
+func WritePlots(file string, plots []*plot.Plot) error {
+	if err := PlotFormat(file); err != nil {
+		return err
+	}
 	out, err := os.Create(file)
 	if err != nil {
 		return fmt.Errorf("--plot: %w", err)
 	}
+	rows := make([][]*plot.Plot, len(plots))
+	for i, p := range plots {
+		rows[i] = []*plot.Plot{p}
+	}
 	tiles := func(c vg.CanvasSizer) {
-		parts := plot.Align([][]*plot.Plot{{rates}, {latency}}, draw.Tiles{Rows: 2, Cols: 1, PadY: vg.Centimeter, PadTop: vg.Points(6), PadRight: vg.Points(6)}, draw.New(c))
-		rates.Draw(parts[0][0])
-		latency.Draw(parts[1][0])
+		parts := plot.Align(rows, draw.Tiles{Rows: len(rows), Cols: 1, PadY: vg.Centimeter, PadTop: vg.Points(6), PadRight: vg.Points(6)}, draw.New(c))
+		for i, p := range plots {
+			p.Draw(parts[i][0])
+		}
 	}
 	if strings.EqualFold(filepath.Ext(file), ".svg") {
 		c := vgsvg.New(plotWidth, plotHeight)
@@ -72,7 +85,11 @@ func (r *Report) WritePlot(file string) error {
 var plotColors = []color.Color{
 	color.RGBA{R: 0x1b, G: 0x7f, B: 0x5c, A: 0xff}, color.RGBA{R: 0xb0, G: 0xb0, B: 0xb0, A: 0xff},
 	color.RGBA{R: 0xd9, G: 0x7b, B: 0x29, A: 0xff}, color.RGBA{R: 0x4a, G: 0x6f, B: 0xa5, A: 0xff},
+	color.RGBA{R: 0xa6, G: 0x3d, B: 0x57, A: 0xff},
 }
+
+// PlotColor returns the color of line or bar i.
+func PlotColor(i int) color.Color { return plotColors[i%len(plotColors)] }
 
 func (r *Report) labels() (labels []string, position map[string]int) {
 	position = map[string]int{}
@@ -113,7 +130,8 @@ func (b *logBars) Thumbnail(c *draw.Canvas) {
 	c.FillPolygon(b.color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Min.X, Y: c.Max.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Max.X, Y: c.Min.Y}})
 }
 
-func logAxis(p *plot.Plot, low, high float64) {
+// LogAxis makes the vertical axis logarithmic.
+func LogAxis(p *plot.Plot, low, high float64) {
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(max(low, 1e-3))))
 	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(max(high, p.Y.Min*10))))
@@ -130,7 +148,7 @@ func (r *Report) ratePlot() (*plot.Plot, error) {
 	width := plotWidth * 0.8 / vg.Length(len(labels)) / vg.Length(len(r.Series)+1)
 	low, high := math.Inf(1), 0.0
 	for i, s := range r.Series {
-		b := &logBars{width: width, offset: width * (vg.Length(i) - vg.Length(len(r.Series)-1)/2), color: plotColors[i%len(plotColors)]}
+		b := &logBars{width: width, offset: width * (vg.Length(i) - vg.Length(len(r.Series)-1)/2), color: PlotColor(i)}
 		for _, ph := range s.Phases {
 			if ph.OpsPerSec <= 0 {
 				continue
@@ -145,7 +163,7 @@ func (r *Report) ratePlot() (*plot.Plot, error) {
 	p.Legend.Top = true
 	p.NominalX(labels...)
 	p.X.Min, p.X.Max = -0.5, float64(len(labels))-0.5
-	logAxis(p, low, high)
+	LogAxis(p, low, high)
 	return p, nil
 }
 
@@ -174,7 +192,7 @@ func (r *Report) latencyPlot() (*plot.Plot, error) {
 		if err != nil {
 			return nil, err
 		}
-		points.Shape, points.Color, points.Radius = draw.CircleGlyph{}, plotColors[i%len(plotColors)], vg.Points(2.5)
+		points.Shape, points.Color, points.Radius = draw.CircleGlyph{}, PlotColor(i), vg.Points(2.5)
 		p.Add(points)
 	}
 	p.NominalX(labels...)
@@ -182,6 +200,6 @@ func (r *Report) latencyPlot() (*plot.Plot, error) {
 	if high == 0 {
 		low, high = 1, 10
 	}
-	logAxis(p, low, high)
+	LogAxis(p, low, high)
 	return p, nil
 }

@@ -105,6 +105,14 @@ func (m *Memory) Observe(v *View, s *Settings) {
 	*m = next
 }
 
+// floor returns the floor of what lasts: 0 if it comes or goes (P1).
+func (s *Settings) floor(l Load) float64 {
+	if l.Floor < s.Steady*l.Peak {
+		return 0
+	}
+	return l.Floor
+}
+
 // share gives fragments their part of the directory's floor and peak.
 func share(d *Dir) {
 	for i := range d.Fragments {

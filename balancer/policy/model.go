@@ -29,7 +29,7 @@ func strain(u float64) float64 {
 func unstrain(w float64) float64 { return min(knee, (math.Sqrt(w*w+4*w)-w)/2) }
 
 // maxPressure bounds how much more is wanted of a node than it serves.
-const maxPressure = 3
+const maxPressure = 7
 
 // demand is what is wanted of a node: its utilisation; or that at which as many operations
 // wait as do, as in one with a slow disk; and more if a long queue tells that what
@@ -90,7 +90,7 @@ func newModel(v *View, s *Settings) *model {
 	for i := range v.Nodes {
 		x := &v.Nodes[i]
 		m.nodes[x.ID] = i
-		m.give[i] = demand(x.Util.Floor, x.Waiting.Floor, s)
+		m.give[i] = demand(x.Util.Floor, s.floor(x.Waiting), s)
 		m.take[i] = max(m.give[i], demand(x.Util.Peak, x.Waiting.Peak, s))
 	}
 	for i := range v.Shards {
@@ -130,7 +130,7 @@ func newModel(v *View, s *Settings) *model {
 		}
 		m.names[level] = len(distinct)
 	}
-	m.left = s.hourly(n)
+	m.left = s.Hourly(n)
 	m.left = Budget{m.left.Moves - v.Spent.Moves, m.left.Bytes - v.Spent.Bytes, m.left.Pause - v.Spent.Pause}
 	m.occupy()
 	return m
@@ -169,16 +169,29 @@ func (m *model) rank(node int) float64 {
 }
 
 // occupy notes who takes part in something already: steps that run, and those of
-// which the loads do not show the effect yet (P6).
+// which the loads do not show the effect yet (P6). Who was relieved and is still wanted
+// for more than it has, with what went subtracted, may give again at once.
 func (m *model) occupy() {
 	mark := func(s *Step, why string) {
 		for _, n := range m.involved(s) {
 			m.quiet[n] = why
 		}
 	}
+	relieved := map[int]bool{}
 	for i := range m.v.History {
-		if p := &m.v.History[i]; m.v.Now-p.Ended < m.s.Settle {
-			mark(&p.Step, "took part in a "+p.Kind.String()+" "+ago(m.v.Now-p.Ended)+" ago")
+		p := &m.v.History[i]
+		if m.v.Now-p.Ended >= m.s.Settle {
+			continue
+		}
+		mark(&p.Step, "took part in a "+p.Kind.String()+" "+ago(m.v.Now-p.Ended)+" ago")
+		if n, ok := m.nodes[p.For]; ok && !p.Failed {
+			m.give[n] = max(0, m.give[n]-p.Relief)
+			relieved[n] = true
+		}
+	}
+	for n := range relieved {
+		if m.give[n] > 1 {
+			m.quiet[n] = ""
 		}
 	}
 	for i := range m.v.Running {
@@ -260,7 +273,7 @@ func (m *model) share(node int, b Load) (low, high float64) {
 		}
 		return min(busy/util, 1) * demand
 	}
-	return scale(b.Floor, u.Floor, m.give[node]), scale(max(b.Peak, b.Floor), max(u.Peak, u.Floor), m.take[node])
+	return scale(m.s.floor(b), u.Floor, m.give[node]), scale(max(b.Peak, b.Floor), max(u.Peak, u.Floor), m.take[node])
 }
 
 // on returns a node's work as work of another.
@@ -301,9 +314,22 @@ func (m *model) weight(root bool) float64 {
 	return 1
 }
 
+// fills reports whether a node would be full with what it gets: then only the hot spot moves
+// on (P2).
+func (m *model) fills(node int, low float64) bool { return m.take[node]+low > knee }
+
 // copying is the cost of copying for a time at one node, in operation-seconds.
 func (m *model) copying(node int, took time.Duration) float64 {
-	return (strain(m.take[node]+m.s.CopyShare) - strain(m.take[node])) * took.Seconds()
+	return (queue(m.take[node]+m.s.CopyShare) - queue(m.take[node])) * took.Seconds()
+}
+
+// queue is strain with the curve itself up to where a node is full.
+func queue(u float64) float64 {
+	const full = 0.98
+	if u <= full {
+		return max(0, u) * max(0, u) / (1 - u)
+	}
+	return full*full/(1-full) + strain(u) - strain(full)
 }
 
 // copyTime is how long entries take.

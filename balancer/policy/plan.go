@@ -47,7 +47,7 @@ func (m *model) accept(s *Step) {
 // felt tells whether a node is to be relieved (P1): it lasts, and somebody waits.
 func (m *model) felt(node int) bool {
 	n := &m.v.Nodes[node]
-	return n.State != Dead && (n.Util.Floor >= m.s.Felt || n.Waiting.Floor >= m.s.FeltWaiting)
+	return n.State != Dead && (n.Util.Floor >= m.s.Felt || m.s.floor(n.Waiting) >= m.s.FeltWaiting)
 }
 
 // relieve plans for the nodes that are felt, the hottest first: for each the best step.
@@ -100,6 +100,7 @@ func (m *model) relieveNode(n int) {
 	for i := range all {
 		why := m.refuse(&all[i], m.s.Horizon)
 		if why == "" {
+			all[i].For = m.v.Nodes[n].ID
 			m.accept(&all[i])
 			return
 		}
@@ -158,6 +159,9 @@ func (m *model) impatience(s *Step) (factor float64, why string) {
 			failed, lastFailed = failed+1, p.Ended
 		default:
 			moved, last = moved+1, p.Ended
+			if back(&p.Step, s) && m.v.Now-p.Ended < 2*m.s.Residence {
+				return 0, fmt.Sprintf("it left there %s ago", ago(m.v.Now-p.Ended))
+			}
 		}
 	}
 	switch s.Kind {
@@ -192,6 +196,17 @@ func same(a, b *Step) bool {
 
 // tenths returns a duration in tenths of a second.
 func tenths(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
+
+// back reports whether a step leads to where an earlier one about the same thing led away from.
+func back(earlier, s *Step) bool {
+	switch s.Kind {
+	case TransferLease, MoveReplica:
+		return earlier.FromNode == s.ToNode
+	case Migrate:
+		return earlier.Shard == s.To[0]
+	}
+	return false
+}
 
 // ago returns a duration in whole seconds.
 func ago(d time.Duration) string { return d.Truncate(time.Second).String() }

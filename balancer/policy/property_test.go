@@ -102,7 +102,7 @@ func drawFragments(t *rapid.T, v *View, next base.SubtreeID) {
 // drawSteps invents what runs, what was, and what was spent.
 func drawSteps(t *rapid.T, v *View, past func(string) time.Duration) {
 	s := Default()
-	hourly := s.hourly(len(v.Nodes))
+	hourly := s.Hourly(len(v.Nodes))
 	v.Spent = Budget{rapid.IntRange(0, hourly.Moves).Draw(t, "spent"), rapid.Int64Range(0, hourly.Bytes).Draw(t, "spent"), 0}
 	if len(v.Subtrees) == 0 {
 		return
@@ -198,8 +198,8 @@ func checkPlan(t failer, v *View, s *Settings, p Plan) {
 			}
 		}
 	}
-	if len(p.Steps) > 0 && !spent.within(s.hourly(len(v.Nodes))) {
-		t.Fatalf("%v of %v", spent, s.hourly(len(v.Nodes)))
+	if len(p.Steps) > 0 && !spent.within(s.Hourly(len(v.Nodes))) {
+		t.Fatalf("%v of %v", spent, s.Hourly(len(v.Nodes)))
 	}
 	if len(p.Steps) > s.MaxSteps*(len(v.Nodes)/16+1) {
 		t.Fatalf("%d steps", len(p.Steps))

@@ -25,6 +25,9 @@ func (m *model) leases(all []Step, n int, x *Shard) []Step {
 			continue
 		}
 		k := m.on(n, to)
+		if m.fills(to, low*k) {
+			continue
+		}
 		l := loads{{n, -low, -high}, {to, low * k, high * k}}
 		if m.root[to] {
 			beside = len(all)
@@ -33,7 +36,7 @@ func (m *model) leases(all []Step, n int, x *Shard) []Step {
 		if root {
 			rootTo = to
 		}
-		all = append(all, Step{Kind: TransferLease, Shard: x.ID, FromNode: x.Holder, ToNode: r, Gain: m.gain(l, rootTo), Took: m.s.LeasePause,
+		all = append(all, Step{Kind: TransferLease, Shard: x.ID, FromNode: x.Holder, ToNode: r, Relief: low, Gain: m.gain(l, rootTo), Took: m.s.LeasePause,
 			Cost: m.s.LeaseCharge + waitCost(x.Ops, m.s.LeasePause), Spend: Budget{Moves: 1, Pause: m.s.LeasePause},
 			explain: func() string {
 				return fmt.Sprintf("%s; shard %v is %.2f of that, and its replica on node %v can serve it: %s", m.state(n), x.ID, low, r, m.effect(l))
@@ -67,9 +70,12 @@ func (m *model) carriedAway(all []Step, n int, x *Shard) []Step {
 			return true
 		}
 		k := m.on(n, to)
+		if m.fills(to, low*k) {
+			return true
+		}
 		l := loads{{n, -low, -high}, {to, low * k, high * k}}
 		took := m.copyTime(bytes / m.s.EntryBytes)
-		all = append(all, Step{Kind: MoveReplica, Shard: x.ID, FromNode: x.Holder, ToNode: m.v.Nodes[to].ID, Gain: m.gain(l, -1), Took: took,
+		all = append(all, Step{Kind: MoveReplica, Shard: x.ID, FromNode: x.Holder, ToNode: m.v.Nodes[to].ID, Relief: low, Gain: m.gain(l, -1), Took: took,
 			Cost:  m.s.StepCharge + waitCost(x.Ops, m.s.LeasePause) + m.copying(n, took) + m.copying(to, took),
 			Spend: Budget{Moves: 1, Bytes: bytes, Pause: m.s.LeasePause},
 			explain: func() string {
@@ -97,11 +103,15 @@ func (m *model) moved(all []Step, n int, unit Step, entries int64, bytes int64, 
 		if m.root[to] && count > 0 {
 			return false // P10
 		}
-		count++
 		k := m.on(n, to)
+		if m.fills(to, low*k) {
+			return true
+		}
+		count++
 		l := loads{{n, -low, -high}, {to, low * k, high * k}}
 		s := unit
 		s.To, s.Took = []base.ShardID{x.ID}, m.copyTime(entries)
+		s.Relief = low
 		s.Gain = m.gain(l, -1) * worth
 		s.Cost = m.s.StepCharge + waitCost(rate, m.s.MovePause) + m.copying(n, s.Took) + m.copying(to, s.Took)
 		s.Spend = Budget{Moves: 1, Bytes: bytes, Pause: m.s.MovePause}

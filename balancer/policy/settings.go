@@ -12,6 +12,7 @@ type Settings struct {
 	Felt          float64       // a node is relieved when its utilisation stays above
 	FeltWaiting   float64       // or as many operations keep waiting in it
 	Hold          time.Duration // how long something has to last
+	Steady        float64       // and is not less than this part of what it was at most meanwhile
 	MinDifference float64       // between a node that gives and one that takes
 	Ceiling       float64       // a node above this is given nothing
 	RootCeiling   float64       // a node with the root's lease
@@ -64,11 +65,11 @@ type Settings struct {
 // Default returns the settings that are meant to be right.
 func Default() Settings {
 	return Settings{
-		Felt: 0.6, FeltWaiting: 8, Hold: 20 * time.Second, MinDifference: 0.2, Ceiling: 0.6, RootCeiling: 0.4, RootWeight: 2, QueueDeep: 32,
-		Horizon: 10 * time.Minute, GainOverCost: 3, MinGain: 0.3, MinShare: 0.05, StepCharge: 30, LeaseCharge: 5, CarveScatter: 0.1, SplitScatter: 0.2,
+		Felt: 0.6, FeltWaiting: 8, Hold: 20 * time.Second, Steady: 0.5, MinDifference: 0.2, Ceiling: 0.6, RootCeiling: 0.4, RootWeight: 2, QueueDeep: 32,
+		Horizon: 10 * time.Minute, GainOverCost: 3, MinGain: 0.3, MinShare: 0.1, StepCharge: 30, LeaseCharge: 5, CarveScatter: 0.1, SplitScatter: 0.2,
 		CopyRate: 50_000, CopyShare: 0.2, EntryBytes: 400, MovePause: 50 * time.Millisecond, LeasePause: 200 * time.Millisecond,
 		Residence: 10 * time.Minute, EarlyFactor: 4, Backoff: 2 * time.Minute, Settle: 30 * time.Second,
-		NodeMoves: 6, NodeBytes: 8 << 30, NodePause: 2 * time.Second, MaxSteps: 2,
+		NodeMoves: 6, NodeBytes: 8 << 30, NodePause: 2 * time.Second, MaxSteps: 1,
 		SplitShare: 0.5, SplitPart: 0.5, SplitByName: 0.6, SplitWidest: 0.75, SplitEntries: 20_000_000, MaxParts: 16, MaxFragments: 256,
 		MergeShare: 0.05, MergeAfter: 10 * time.Minute, FragmentCharge: 0.05,
 		DeadFor: 10 * time.Minute, DiskHigh: 0.85, DiskLow: 0.7,
@@ -80,7 +81,7 @@ func (s *Settings) Check() error {
 	for _, part := range []struct {
 		name string
 		v    float64
-	}{{"felt", s.Felt}, {"min-difference", s.MinDifference}, {"ceiling", s.Ceiling}, {"root-ceiling", s.RootCeiling}, {"split-share", s.SplitShare},
+	}{{"felt", s.Felt}, {"steady", s.Steady}, {"min-difference", s.MinDifference}, {"ceiling", s.Ceiling}, {"root-ceiling", s.RootCeiling}, {"split-share", s.SplitShare},
 		{"split-part", s.SplitPart}, {"split-by-name", s.SplitByName}, {"split-widest", s.SplitWidest}, {"merge-share", s.MergeShare},
 		{"min-share", s.MinShare}, {"disk-high", s.DiskHigh}, {"disk-low", s.DiskLow}} {
 		if !(part.v > 0 && part.v <= 1) {
@@ -107,8 +108,8 @@ func (s *Settings) Check() error {
 	return nil
 }
 
-// hourly returns what steps may use up within an hour.
-func (s *Settings) hourly(nodes int) Budget {
+// Hourly returns what steps may use up within an hour.
+func (s *Settings) Hourly(nodes int) Budget {
 	n := max(10, nodes)
 	return Budget{n * s.NodeMoves, int64(n) * s.NodeBytes, time.Duration(n) * s.NodePause}
 }

@@ -71,6 +71,11 @@ func (m *model) splits(all []Step, n int, d *Dir) []Step {
 		return all
 	}
 	s, l := m.cut(d, k, nodes)
+	for _, x := range l {
+		if x.node == n {
+			s.Relief = -x.low
+		}
+	}
 	s.Gain = m.gain(l, -1) * (1 - m.s.SplitScatter) * d.Ops.ByName() / rate
 	s.explain = func() string {
 		return fmt.Sprintf("%s; %s is %.2f of that by %.0f creates and %.0f other operations/s, and becomes %d fragments: %s; moving its names takes %v",

@@ -38,8 +38,10 @@ type Step struct {
 	FromNode  base.NodeID    // of a lease: the holder; of a replica: where it goes from; 0: it is one more
 	ToNode    base.NodeID
 
-	Gain   float64 // by how many operations fewer wait at a time
-	Cost   float64 // operation-seconds, once
+	Gain   float64     // by how many operations fewer wait at a time
+	Cost   float64     // operation-seconds, once
+	For    base.NodeID // of a step for relief: the node that is relieved
+	Relief float64     // and by how much less is wanted of it
 	Spend  Budget
 	Took   time.Duration // expected
 	Reason string

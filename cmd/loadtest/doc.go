@@ -6,6 +6,7 @@
 //	loadtest list      one large directory: names, and with attributes as ls -l does
 //	loadtest data      large files: write with fsync, read back and compare
 //	loadtest floor     the floor alone: FUSE file system in memory, bare gRPC stream, bare log, disk
+//	loadtest simulate  what a balancer does, in a model of a cluster of thousands of nodes
 //	loadtest verify    compare the namespace with the journal of `meta --durable-check`
 //	loadtest history   record what clients are answered and check that it is linearizable
 //	loadtest check     check such a record again, and what is there now against it

@@ -28,6 +28,6 @@ func newRoot() *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(metaCommand(), listCommand(), dataCommand(), checkpointCommand(), floorCommand(), scaleCommand(), verifyCommand(), historyCommand(), checkCommand(), childCommand())
+	root.AddCommand(metaCommand(), listCommand(), dataCommand(), checkpointCommand(), floorCommand(), scaleCommand(), simulateCommand(), verifyCommand(), historyCommand(), checkCommand(), childCommand())
 	return root
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/canopyfs/canopy/cmd/internal/cli"
 	"github.com/canopyfs/canopy/loadtest"
 	"github.com/canopyfs/canopy/loadtest/durable"
+	"github.com/canopyfs/canopy/loadtest/simulate"
 )
 
 // The test binary is the program itself for the processes that it starts.
@@ -132,37 +133,57 @@ func TestDurableThenVerify(t *testing.T) {
 	}
 }
 
+func TestSimulate(t *testing.T) {
+	plot := filepath.Join(t.TempDir(), "p.svg")
+	out := mustRun(t, "simulate", "--workload", "hot", "--steps", "--plot", plot)
+	for _, want := range []string{"hot: one directory that 64 workers create into", "static hash", "by hand", "split dir=", "because node 2 has been at"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output lacks %q:\n%s", want, out)
+		}
+	}
+	if b, err := os.ReadFile(plot); err != nil || !bytes.Contains(b, []byte("</svg>")) || !bytes.Contains(b, []byte("policy")) {
+		t.Errorf("plot: %v", err)
+	}
+	out = mustRun(t, "simulate", "--workload", "alternate", "-o", "json")
+	var r []simulate.Result
+	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r) != 1 || len(r[0].Outcomes) != 4 || r[0].Outcomes[3].Balancer != "policy" || len(r[0].Outcomes[3].Samples) != 120 {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestBadInputIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CANOPY_CLUSTER", "")
 	for want, args := range map[string][]string{
-		`unknown command "frob"`:               {"frob"},
-		"say what to measure":                  {"meta"},
-		"exclude each other":                   {"meta", "--path", dir, "--library"},
-		"no such file or directory":            {"meta", "--path", dir + "/none"},
-		"--workers 0":                          {"meta", "--path", dir, "--workers", "0"},
-		"--dirs \"x\"":                         {"meta", "--path", dir, "--dirs", "x"},
-		"want a name that ends":                {"meta", "--path", dir, "--plot", "x.gif"},
-		"-o xml":                               {"meta", "--path", dir, "-o", "xml"},
-		"--with-floor=maybe":                   {"meta", "--path", dir, "--with-floor=maybe"},
-		"unknown mount option":                 {"meta", "--path", dir, "--mount-options", "zz"},
-		"unknown flag: --nope":                 {"meta", "--nope"},
-		"--durable-check needs --journal":      {"meta", "--path", dir, "--durable-check"},
-		"--journal: open":                      {"verify", "--journal", dir + "/none"},
-		"say which: --journal":                 {"verify"},
-		"say where: --path":                    {"data"},
-		`--size "x"`:                           {"data", "--path", dir, "--size", "x"},
-		`--loads "tiny"`:                       {"data", "--path", dir, "--loads", "tiny"},
-		"--small-files 0":                      {"data", "--path", dir, "--small-files", "0"},
-		"say where: --path DIR":                {"checkpoint"},
-		"--ranks 0":                            {"checkpoint", "--path", dir, "--ranks", "0"},
-		"--into x":                             {"checkpoint", "--path", dir, "--into", "x"},
-		"--replicas 2":                         {"floor", "--replicas", "2"},
-		"--callers 0":                          {"floor", "--callers", "0"},
-		"--entries 0":                          {"list", "--path", dir, "--entries", "0"},
-		"--share 2":                            {"scale", "--share", "2"},
-		"--nodes 3":                            {"scale", "--nodes", "1,3"},
-		"a worker process is started by a run": {"child", "worker"},
+		`unknown command "frob"`:          {"frob"},
+		"say what to measure":             {"meta"},
+		"exclude each other":              {"meta", "--path", dir, "--library"},
+		"no such file or directory":       {"meta", "--path", dir + "/none"},
+		"--workers 0":                     {"meta", "--path", dir, "--workers", "0"},
+		"--dirs \"x\"":                    {"meta", "--path", dir, "--dirs", "x"},
+		"want a name that ends":           {"meta", "--path", dir, "--plot", "x.gif"},
+		"-o xml":                          {"meta", "--path", dir, "-o", "xml"},
+		"--with-floor=maybe":              {"meta", "--path", dir, "--with-floor=maybe"},
+		"unknown mount option":            {"meta", "--path", dir, "--mount-options", "zz"},
+		"unknown flag: --nope":            {"meta", "--nope"},
+		"--durable-check needs --journal": {"meta", "--path", dir, "--durable-check"},
+		"--journal: open":                 {"verify", "--journal", dir + "/none"},
+		"say which: --journal":            {"verify"},
+		"say where: --path":               {"data"},
+		`--size "x"`:                      {"data", "--path", dir, "--size", "x"},
+		`--loads "tiny"`:                  {"data", "--path", dir, "--loads", "tiny"},
+		"--small-files 0":                 {"data", "--path", dir, "--small-files", "0"},
+		"say where: --path DIR":           {"checkpoint"},
+		"--ranks 0":                       {"checkpoint", "--path", dir, "--ranks", "0"},
+		"--into x":                        {"checkpoint", "--path", dir, "--into", "x"},
+		"--replicas 2":                    {"floor", "--replicas", "2"},
+		"--callers 0":                     {"floor", "--callers", "0"},
+		"--entries 0":                     {"list", "--path", dir, "--entries", "0"},
+		"--workload \"x\": want all, or one of hot": {"simulate", "--workload", "x"},
+		"--nodes 5: want 20 to 10000":               {"simulate", "--nodes", "5"},
+		"--share 2":                                 {"scale", "--share", "2"},
+		"--nodes 3":                                 {"scale", "--nodes", "1,3"},
+		"a worker process is started by a run":      {"child", "worker"},
 	} {
 		code, _, errs := loadtestRun(args...)
 		if code != 1 || !strings.Contains(errs, want) || strings.Count(strings.TrimSpace(errs), "\n") != 0 {

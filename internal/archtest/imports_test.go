@@ -52,6 +52,7 @@ var rules = []rule{
 	{"layoutsvc/stripe", level0, "level 1: arithmetic shared with clients"},
 	{"layoutsvc/policy", with(level0, []string{"layoutsvc/stripe"}), "level 1: what policies mean, shared with clients"},
 	{"balancer/policy", with(level0, []string{"shard"}), "level 1"},
+	{"balancer/sim", with(level0, []string{"shard", "balancer/policy"}), "level 2: the policy's code in a model of a cluster"},
 	{"dataserver/chunkstore", with(level0, []string{"dataserver/chunkstore/..."}), "level 3"},
 	{"placement", with(level0, []string{"shard", "shard/schema", "layoutsvc/stripe", "placement/..."}), "level 3: the only user of etcd"},
 
@@ -63,7 +64,7 @@ var rules = []rule{
 	{"balancer", with(level0, []string{"balancer/...", "shard/...", "placement/...", "client/...", "internal/service"}), "level 5"},
 
 	{"clientfuse", with(level0, []string{"clientfuse/...", "client/...", "internal/local"}), "level 6"},
-	{"loadtest", with(level0, []string{"loadtest/...", "client/...", "clientfuse/mountopt", "shard/raftgroup/floor", "layoutsvc/stripe", "internal/local"}), "level 6; the floor of the log is measured by its only user"},
+	{"loadtest", with(level0, []string{"loadtest/...", "client/...", "clientfuse/mountopt", "shard/raftgroup/floor", "layoutsvc/stripe", "internal/local", "balancer/sim", "balancer/policy"}), "level 6; the floor of the log is measured by its only user, the balancer by its simulator"},
 	{"mdsctl", with(level0, []string{"mdsctl/...", "client/...", "layoutsvc/stripe", "layoutsvc/policy", "shard", "internal/local"}), "level 6"},
 	{"cmd", []string{"..."}, "level 7: wiring"},
 }
