@@ -83,7 +83,7 @@ func TestCheckOverShards(t *testing.T) {
 		{"the header says a subtree that no forward leads from", "no forward leads there", func(s *shards) {
 			s.of[2].eachRow(schema.KindHeader, header(func(h *schema.Header) { h.ParentSubtree = 77 }))
 		}},
-		{"the header is gone", "the subtree's root has no header", func(s *shards) {
+		{"the header is gone", "which has no header of it that says so", func(s *shards) {
 			s.of[2].eachRow(schema.KindHeader, func(id base.SubtreeID, _, value []byte) []byte {
 				if h, err := schema.DecodeHeader(value); err == nil && string(h.Name) == "b" {
 					return nil

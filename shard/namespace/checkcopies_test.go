@@ -50,7 +50,7 @@ func TestCheckOverFragments(t *testing.T) {
 		{"a count", []string{"its count of names is 1 more than its names"}, func(s *shards) {
 			s.of[2].eachRow(schema.KindHeader, copied(func(_ base.SubtreeID, h *schema.Header) { h.Entries++ }))
 		}},
-		{"a fragment's header", []string{"the subtree's root has no header", "no fragment of it owns the names [8000000, 10000000)"}, func(s *shards) {
+		{"a fragment's header", []string{"which has no header", "no fragment of it owns the names [8000000, 10000000)"}, func(s *shards) {
 			s.of[2].eachRow(schema.KindHeader, func(_ base.SubtreeID, _, value []byte) []byte {
 				if h, err := schema.DecodeHeader(value); err == nil && h.Fragments.Split() {
 					return nil

@@ -48,6 +48,9 @@ func TestAnEmptySubtreeGoes(t *testing.T) {
 	if r := purge(at.ino); r.Removed {
 		t.Fatal("it is gone while an unlinked file is left")
 	}
+	if _, _, err := n.m.CheckEdges(n.kv, nil, func(f Finding) { t.Errorf("what is left is no damage: %+v", f) }); err != nil {
+		t.Fatal(err)
+	}
 	deletions := func() (ids []uint64) {
 		if err := Deletions(n.kv, n.id, at.subtree, 0, func(d DeletionInfo) bool { ids = append(ids, uint64(d.DataID)); return true }); err != nil {
 			t.Fatal(err)
