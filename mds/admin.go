@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -255,6 +256,11 @@ func (a *adminService) Resume(context.Context, *canopyv1.ResumeRequest) (*canopy
 	return &canopyv1.ResumeResponse{}, nil
 }
 
+const (
+	handOverTries = 5
+	handOverPause = 200 * time.Millisecond // at most, between two
+)
+
 // MoveLease hands a shard that this node holds to the replica on another one.
 func (a *adminService) MoveLease(ctx context.Context, request *canopyv1.MoveLeaseRequest) (*canopyv1.MoveLeaseResponse, error) {
 	const op = "move lease"
@@ -293,8 +299,15 @@ func (a *adminService) MoveLease(ctx context.Context, request *canopyv1.MoveLeas
 	case n.Drained:
 		return refuse("node %v is drained", node)
 	}
-	if err := h.group.HandOver(ctx, base.ReplicaID(r.Replica)); err != nil {
-		return nil, fserr.Status(err)
+	// A replica on a busy machine may miss its turn; then nothing has changed.
+	for try := 1; ; try++ {
+		err := h.group.HandOver(ctx, base.ReplicaID(r.Replica))
+		if err == nil {
+			break
+		}
+		if try == handOverTries || !errors.Is(err, fserr.TimedOut) || !pause(ctx, rand.N(handOverPause)) {
+			return nil, fserr.Status(err)
+		}
 	}
 	a.server.log.Info("a lease was handed over by request", "shard", h.shard, "node", node)
 	return &canopyv1.MoveLeaseResponse{}, nil

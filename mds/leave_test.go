@@ -179,9 +179,11 @@ func TestALeaseIsMoved(t *testing.T) {
 		k.must(1, k.write(create(1, fmt.Sprint("before", i))))
 		from := c.holding(1)
 		to := (from + 1) % 3
-		if err := move(from, to); err != nil {
-			t.Fatal(err)
-		}
+		// On a busy machine a replica misses its turn, or a third one is elected.
+		eventually(t, "the lease is handed over", func() bool {
+			at := c.holding(1)
+			return at == to || move(at, to) == nil
+		})
 		k.must(1, k.write(create(1, fmt.Sprint("after", i))))
 		eventually(t, "the other node holds it", func() bool { return c.holder(1) == to })
 		if err := move(to, to); err != nil {
